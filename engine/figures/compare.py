@@ -60,7 +60,8 @@ MARKERS_PER_LINE = 12
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # mechanisms with a smaller relative difference are equally accurate
 MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_Gaps`) are not drawn
-# If no mechanism is below `MAX_DRAWN_RATIO`, mechanisms up to this multiple of the best are drawn.
+# If no mechanism is below `MAX_DRAWN_RATIO`, or without a bound only the best one, mechanisms up to
+# this multiple of the best are drawn.
 # `where_picture` sorts its rows by their largest ratio, cut to this value.
 MAX_RATIO_TO_BEST = 5.0
 MAX_MAP_GROUPS = 20
@@ -112,12 +113,12 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
     """Return as text by how much an error exceeds a reference.
 
     ``gap`` is the error divided by the reference, minus 1, or NaN if no bound is known.  Percentages
-    are rounded up.
+    over the bound are rounded up, because they limit the distance to the optimum.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
-    >>> gap_words(0.5, "the best")
-    '50.0% over the best'
+    >>> gap_words(0.0651, "the best")
+    '6.5% over the best'
     """
     if math.isnan(gap):
         return "no bound known"
@@ -125,8 +126,9 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
         return "at the bound" if reference == BOUND else reference
     if gap >= 1.0:
         return f"{format_number(1.0 + gap)} times {reference}"
-    text = percent_rounded_up(gap) if gap >= 1e-3 else "less than 0.1%"
-    return f"{text} over {reference}"
+    if gap < 1e-3:
+        return f"less than 0.1% over {reference}"
+    return f"{percent_rounded_up(gap) if reference == BOUND else f'{gap:.1%}'} over {reference}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,11 +238,11 @@ def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
-    # If even the best mechanism is far above the bound, the mechanisms near the best one are drawn.
-    smallest_gap = min(gaps.values(), default=0.0)
     limit = MAX_DRAWN_RATIO - 1.0
-    if smallest_gap > limit:
-        limit = MAX_RATIO_TO_BEST * (1.0 + smallest_gap) - 1.0
+    # The picture must compare something: a mechanism with the bound, or with the best mechanism.
+    least_gap = -math.inf if has_bound else EQUAL_ERROR_TOLERANCE
+    if not any(least_gap < gap <= limit for gap in gaps.values()):
+        limit = MAX_RATIO_TO_BEST * (1.0 + min(gaps.values(), default=0.0)) - 1.0
     drawn_labels = [label for label in order if gaps[label] <= limit]
     compared_errors: Mapping[str, Sequence[float]] = (
         comparison.groups
@@ -345,7 +347,7 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
                 None,
                 [
                     relative.omitted_text(),
-                    "Gaps in the chart are rounded up.",
+                    "Gaps in the chart are rounded up." if has_bound else "",
                     comparison.statement if criterion == "rmse" else "",
                 ],
             )
@@ -409,7 +411,8 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
             "cliponaxis": False,
             "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
             "hovertemplate": (
-                f"{text}<br>{percent_rounded_up(gap)} after {duration_text(seconds)}<extra></extra>"
+                f"{text}<br>{gap_words(gap, relative.reference)} after {duration_text(seconds)}"
+                "<extra></extra>"
             ),
         }
         traces.append(mark)

@@ -198,6 +198,23 @@ def test_ranking_by_largest_error_has_no_bound() -> None:
     assert any("50.0% over" in text for text in picture.figure.layout.yaxis.ticktext)
 
 
+def test_largest_errors_of_several_mechanisms_are_drawn() -> None:
+    compared = by_hand({"querysmasher": 0.0, "hdmm": 0.1, "wff": 0.2})
+    frame = compared.frame.assign(max_std=[10.0, 23.5, 24.7])
+    picture = ranking_picture(replace(compared, frame=frame), "max_std")
+    assert dots(picture) == pytest.approx({"querysmasher": 0.0, "hdmm": 1.35, "wff": 1.47})
+
+
+def test_gap_to_best_is_rounded_to_nearest() -> None:
+    compared = by_hand({"querysmasher": 0.0, "hdmm": 0.0651})
+    frame = compared.frame.assign(max_std=[10.0, 10.651])
+    picture = ranking_picture(replace(compared, frame=frame), "max_std")
+    assert any("6.5% over" in text for text in picture.figure.layout.yaxis.ticktext)
+    assert "rounded up" not in picture.note
+    assert "6.6% over" in ranking_picture(compared).figure.layout.yaxis.ticktext[1]
+    assert "rounded up" in ranking_picture(compared).note
+
+
 def test_labels_of_close_markers_do_not_overlap() -> None:
     seconds = {
         "querysmasher (centers=tuned)": 0.22,
