@@ -101,10 +101,13 @@ def refusals(comparison: Comparison) -> pd.DataFrame:
 
 
 def costs(comparison: Comparison) -> dict[str, str]:
-    """Return the RMSE and planning time of every mechanism with a result as text, by label."""
+    """Return the errors and planning time of every mechanism with a result as text, by label.
+
+    The errors are the RMSE and the largest standard error, in counts.
+    """
     texts = {}
     for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows():
-        error_text = f"{format_number(row['rmse'])} counts"
+        error_text = f"{format_number(row['rmse'])} counts, largest {format_number(row['max_std'])}"
         texts[str(row["mechanism"])] = f"{error_text}, {duration_text(row['seconds'])}"
     return texts
 

@@ -62,8 +62,8 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
         on_change=_use_selected,
         args=(key, choices),
         help=(
-            f"{mechanism_class(request_state.mechanism).meaning} Listed with typical error and "
-            "planning time. Undo restores the last choice."
+            f"{mechanism_class(request_state.mechanism).meaning} Listed with typical error, largest"
+            " error and planning time. Undo restores the last choice."
         ),
     )
     show_deferred_error("choice")

@@ -33,7 +33,7 @@ OBJECTIVES = ("sum", "max")
 DEPENDENT = {"centers": ("keep",), "objective": ("keep", "targets", "power")}
 # Maps (option, value) to the text on screen, for values that need an explanation.
 MEANINGS: dict[tuple[str, object], str] = {
-    ("objective", "sum"): "sum over all queries",
+    ("objective", "sum"): "sum of all squared errors",
     ("objective", "max"): "largest error of a query",
     ("objective", "lp"): "compromise between sum and largest",
     ("centers", "uniform"): "standard (uniform), as in the paper",

@@ -40,7 +40,7 @@ def test_panel_shows_typical_errors_without_plus_minus() -> None:
     session = open_panel(Budget(pcost=1.0))
     column = json.loads(session.app.dataframe[-1].proto.columns)["typical error"]
     assert column["label"] == "Typical error"
-    assert "Tables by typical error" in session.text()
+    assert "Tables by typical error: 5 of" in session.text()
     assert "±" not in column["type_config"]["format"]
 
 
