@@ -323,8 +323,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
     raise PlanError(
-        "The targets are so small that rounding the answers to the noise grid alone exceeds them."
-        " Choose larger targets, or a smaller max_records."
+        "No budget is enough, because rounding the answers to the noise grid alone exceeds the error"
+        " limits. Choose larger error limits, or a smaller max_records."
     )
 
 

@@ -628,7 +628,9 @@ def _sheet_rows(
             listed = ", ".join(map(quote_public, chosen[:MAX_LISTED_SHEETS])) + (
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
-            raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
+            raise DataError(
+                f"{what} has {len(chosen):,} visible sheets with values, {listed}; {advice}"
+            )
         # in a range of merged cells only the first cell has a value; the others would be read as
         # empty
         if merged := next(messages):

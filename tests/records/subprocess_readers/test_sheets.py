@@ -61,7 +61,7 @@ def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") 
 def test_sheet_of_workbook_is_counted(tmp_path: Path) -> None:
     rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist(), [None] * 4]
     check(sheet(tmp_path / "x.xlsx", rows))
-    with pytest.raises(DataError, match="2 sheets"):
+    with pytest.raises(DataError, match="2 visible sheets"):
         count_marginals(sheet(tmp_path / "y.xlsx", rows, 2), SCHEMA, SETS)
     (tmp_path / "z.xlsx").write_bytes(b"no workbook")
     with pytest.raises(DataError, match="cannot be read"):
