@@ -208,7 +208,8 @@ class RequestState:
             raise PlanError("This is not a saved request. Export it again.") from None
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError(
-                "The mechanism of the saved request or its options are damaged. Export the request again."
+                "The mechanism of the saved request or its options are damaged. Export the request"
+                " again."
             )
         workload = None if workload_data is None else Workload.from_dict(workload_data)
         return cls(
