@@ -85,7 +85,9 @@ def test_sheet_text_keeps_typed_values(tmp_path: Path) -> None:
 def test_sheet_text_of_invalid_workbook_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DataError, match=r"'x.xlsx' has 2 visible sheets with values, 'Sheet1', 'Sheet2'"):
+    with pytest.raises(
+        DataError, match=r"'x.xlsx' has 2 visible sheets with values, 'Sheet1', 'Sheet2'"
+    ):
         sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], pages=2))
     (tmp_path / "y.ods").write_bytes(b"name,kind\n")
     with pytest.raises(DataError, match=r"'y.ods' cannot be read"):
