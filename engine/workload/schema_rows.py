@@ -4,6 +4,7 @@ A row has a name, a type, and the possible values as one text. Its syntax depend
 
     type             values
     labels           F | M                  texts, separated by |; see below
+                     North, South           words, separated by commas, if no | occurs
     bins             0, 18, 65, 120         edges of bins
                      0:100:20               first edge : last edge : step; both forms can be mixed
     dates            2024-01:2024-12:month  first and last period, and the unit of a cell
@@ -12,12 +13,16 @@ A row has a name, a type, and the possible values as one text. Its syntax depend
 
 All other entries of a row are optional; hierarchies are JSON text. A row with a name and without
 values is incomplete. Inside a label, | and backslash are written with a backslash before them, and
-so is a blank at the start or end of a label.
+so are a blank at the start or end of a label, and a comma in the only label of an attribute.
+
+A row without a type has labels if its values are separated by |, or are at least two words separated
+by commas. A word starts with a letter and is not a number.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,8 +50,9 @@ ROW_KEYS = ("name", "type", "values", *COMMON_KEYS, HIERARCHIES_KEY)
 FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
 # Up to this number of equally spaced edges are written one by one instead of first:last:step.
 MIN_STEPS = 3
+MAX_EXAMPLE_LABELS = 5  # in an error message
 _SEPARATOR = re.compile(r"[,\s|]+")
-_TOKEN = re.compile(r"\\.|\||[^|\\]+|\\", re.DOTALL)
+_TOKEN = re.compile(r"\\.|[|,]|[^|,\\]+|\\", re.DOTALL)
 
 
 def attribute_row(attribute: Attribute) -> dict[str, str]:
@@ -59,7 +65,7 @@ def attribute_row(attribute: Attribute) -> dict[str, str]:
     document = attribute.to_dict()
     row = dict.fromkeys(ROW_KEYS, "") | {"name": attribute.name}
     if attribute.labels is not None:
-        row |= {"type": LABELS, "values": _joined(attribute.labels)}
+        row |= {"type": LABELS, "values": _labels_text(attribute.labels)}
     elif attribute.edges is not None:
         row |= {"type": BINS, "values": edges_text(attribute.edges)}
     elif attribute.is_dated:
@@ -127,6 +133,42 @@ def _joined(texts: Sequence[str]) -> str:
     return " | ".join(map(_escaped, texts))
 
 
+def _labels_text(labels: Sequence[str]) -> str:
+    """Return labels as one text that `_parsed_labels` reads."""
+    text = _joined(labels)
+    # Without |, a comma would separate two labels.
+    return text.replace(",", "\\,") if len(labels) == 1 else text
+
+
+def _parsed_labels(values: str) -> list[str]:
+    """Return the labels in a text: separated by |, or by commas if the text has no separator |."""
+    separator = "|" if _has_bar(values) else ","
+    return _split(values, separator)
+
+
+def _has_bar(values: str) -> bool:
+    """Return whether a text contains a | without a backslash before it."""
+    return "|" in _TOKEN.findall(values)
+
+
+def _is_word_list(values: str) -> bool:
+    """Return whether a text is at least two words separated by commas.
+
+    >>> _is_word_list("North, South"), _is_word_list("North, 3"), _is_word_list("0-17, 18-64")
+    (True, False, False)
+    """
+    words = _split(values, ",")
+    return len(words) > 1 and all(word[:1].isalpha() and not _is_number(word) for word in words)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _escaped(text: str) -> str:
     text = text.replace("\\", "\\\\").replace("|", "\\|")
     stripped = text.strip()
@@ -136,14 +178,14 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{blank}" for blank in start) + stripped + "".join(f"\\{b}" for b in end)
 
 
-def _split(text: str) -> list[str]:
-    """Return the texts between the separators |, without blanks around them.
+def _split(text: str, separator: str = "|") -> list[str]:
+    """Return the texts between the separators, | or a comma, without blanks around them.
 
-    A backslash makes the next character part of a text, also a | or a blank.
+    A backslash makes the next character part of a text, also a separator or a blank.
     """
     parts: list[list[str]] = [[]]
     for token in _TOKEN.findall(text):
-        if token == "|":
+        if token == separator:
             parts.append([])
         else:
             parts[-1].append(token)
@@ -184,7 +226,7 @@ def attribute_of_row(row: Mapping[str, str]) -> Attribute:
         if text := row.get(key, ""):
             document[key] = _parsed_entry(key, text, kind)
     if kind == LABELS:
-        document |= {"kind": "categorical", "labels": _split(values)}
+        document |= {"kind": "categorical", "labels": _parsed_labels(values)}
     elif kind == BINS:
         document |= {"kind": "numeric", "edges": parse_edges(values)}
     elif kind == DATES:
@@ -226,7 +268,7 @@ def _parsed_entry(key: str, text: str, kind: str) -> Any:
 
 def _type_of(values: str) -> str:
     """Return the type of a row, inferred from the syntax of its values."""
-    if re.search(r"(?<!\\)\|", values):
+    if _has_bar(values) or _is_word_list(values):
         return LABELS
     parts = values.split(":")
     if len(parts) == 3 and parts[2].strip().isalpha():
@@ -266,10 +308,24 @@ def parse_edges(text: str) -> list[float]:
         raise
     except ValueError:
         raise SchemaError(
-            f"the bin edges {quote_public(text)} are not numbers or first:last:step; write edges"
-            " such as 0, 18, 65, 120, or 0:120:10"
+            f"{quote_public(text)} is not a list of bin edges; for labels, write"
+            f" {_labels_example(text)}; for bins, write edges such as 0, 18, 65, 120, or first"
+            " edge:last edge:step such as 0:120:10"
         ) from None
     return edges
+
+
+def _labels_example(text: str) -> str:
+    """Return the words of a text with separators |, as an example of labels.
+
+    If the text has no two words that can be labels, the example is F | M.
+    """
+    separator = next((mark for mark in ",;/\n" if mark in text), None)
+    words = [word.strip() for word in text.split(separator) if word.strip()]
+    if len(words) < 2 or all(":" in word or _is_number(word) for word in words):
+        return "F | M"
+    shown = words[:MAX_EXAMPLE_LABELS]
+    return _joined(shown) + (" | ..." if len(words) > len(shown) else "")
 
 
 def _even_edges(first: float, last: float, step: float) -> list[float]:
@@ -280,14 +336,21 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
     """
     if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
         raise SchemaError(
-            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,}; "
-            "write the first edge, a larger last edge, and a positive step"
+            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,};"
+            " write first edge:last edge:step with a larger last edge and a positive step"
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
+        # One of the two numbers of steps ends below ``last``, the other one above it.
+        fewer = math.floor((last - first) / step)
+        examples = [
+            f"{first:.10g}:{first + steps * step:.10g}:{step:.10g}"
+            for steps in (fewer, fewer + 1)
+            if steps > 0
+        ]
         raise SchemaError(
-            f"the bin edges {first:g}:{last:g}:{step:g} do not reach {last:g} exactly; write a step"
-            " that divides the range"
+            f"the bin edges {first:.10g}:{last:.10g}:{step:.10g} do not reach {last:.10g} in steps"
+            f" of {step:.10g}; write {' or '.join(examples)}"
         )
     return [*(first + i * step for i in range(bins)), last]
 

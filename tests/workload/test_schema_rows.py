@@ -25,6 +25,8 @@ ATTRIBUTES = [
     Attribute.numeric("year", [*range(100), 99], integer=True),
     Attribute.numeric("amount ", [0, 1], thousands=" "),
     Attribute.categorical("kind", ["a", " b"], other=" b"),
+    Attribute.categorical("one", ["a, b"]),
+    Attribute.categorical("state", ["married, once", "single"]),
     Attribute.dates("day", "2024-01", "2024-12", missing="unknown", date_format="%d.%m.%Y"),
     Attribute.dates("day", "2024-01-01", "2024-03-31", "day"),
     Attribute.of_size("code", 12, kind="categorical", missing_values=["-9"]),
@@ -61,6 +63,8 @@ def test_rows_of_demo_schemas_give_equal_attributes(name: str) -> None:
     [
         ("F|M", Attribute.categorical("x", ["F", "M"])),
         (" F | M | n/a ", Attribute.categorical("x", ["F", "M", "n/a"])),
+        ("North, South West, R03", Attribute.categorical("x", ["North", "South West", "R03"])),
+        ("married, once | single", Attribute.categorical("x", ["married, once", "single"])),
         ("0, 18 65", Attribute.numeric("x", [0, 18, 65])),
         ("0:100:50", Attribute.numeric("x", [0, 50, 100])),
         ("12", Attribute.of_size("x", 12, kind="categorical")),
@@ -100,9 +104,41 @@ def test_invalid_edges_are_refused(text: str) -> None:
         parse_edges(text)
 
 
-def test_edges_with_a_remainder_state_the_reason() -> None:
-    with pytest.raises(SchemaError, match="do not reach 10"):
-        parse_edges("0:10:3")
+def test_labels_type_reads_numbers_separated_by_commas() -> None:
+    row = {"name": "x", "type": "labels", "values": "1, 2, 0-17"}
+    assert attribute_of_row(row).labels == ("1", "2", "0-17")
+
+
+@pytest.mark.parametrize(
+    ("values", "example"),
+    [
+        ("North, South, 3", "North | South | 3;"),
+        ("0-17, 18-64", "0-17 | 18-64;"),
+        ("F/M", "F | M;"),
+        ("a, 1, 2, 3, 4, 5", "a | 1 | 2 | 3 | 4 | ...;"),
+        ("North", "F | M;"),
+        ("1:2", "F | M;"),
+    ],
+)
+def test_error_of_values_shows_how_labels_are_written(values: str, example: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        attribute_of_row({"name": "x", "values": values})
+    assert f"for labels, write {example}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "examples"),
+    [
+        ("0:10:3", "0:9:3 or 0:12:3"),
+        ("16:100:5", "16:96:5 or 16:101:5"),
+        ("0:1:0.3", "0:0.9:0.3 or 0:1.2:0.3"),
+        ("0:2:5", "0:5:5"),
+    ],
+)
+def test_edges_with_a_remainder_name_possible_edges(text: str, examples: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse_edges(text)
+    assert str(error.value).endswith(f"; write {examples}")
 
 
 @pytest.mark.parametrize(
