@@ -15,6 +15,7 @@ from pages.parts.compare import centers_view
 from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 from pages.parts.shell.history import RequestState
+from pages.parts.shell.request_state import CENTERS, PAPER
 
 DEFAULT_FAMILY = "as in the workload"  # choice that stores no family
 LABELS = {
@@ -25,7 +26,11 @@ LABELS = {
 }
 HELP = {"centers": "The papers and the code call this split of totals “centers”."}
 # The default centers depend on these options, so a change also redraws the field of the centers.
-CHANGES_CENTERS = ("objective", "solver")
+# Each option maps to the condition under which the default centers can be tuned.
+CHANGES_CENTERS = {
+    "objective": "for the sum of squared errors",
+    "solver": "with the optimal search",
+}
 # Values of the option "objective" that the user can choose in the form.
 OBJECTIVES = ("sum", "max")
 # Maps an option to dependent options. These are valid only for some values of the option, so a
@@ -113,6 +118,8 @@ def _options(request_state: RequestState, version: int) -> None:
                 args=(name, key),
                 help=HELP.get(name),
             )
+            if note := _split_note(request_state, name):
+                st.caption(note)
         elif name == "max_records":
             st.number_input(
                 "Maximum number of records (public)",
@@ -126,6 +133,25 @@ def _options(request_state: RequestState, version: int) -> None:
                     " release stays private, but takes longer."
                 ),
             )
+
+
+def _split_note(request_state: RequestState, name: str) -> str:
+    """Return why the option ``name`` changed the split of totals from tuned to uniform.
+
+    The text is empty if the option is not the reason, or if the user chose the split.
+    """
+    if (
+        name not in CHANGES_CENTERS
+        or name not in request_state.options
+        or not request_state.centers_are_open
+        or request_state.options_without_defaults.get(CENTERS, PAPER) != PAPER
+    ):
+        return ""
+    other_options = {k: v for k, v in request_state.options.items() if k not in CHANGES_CENTERS}
+    without = replace(request_state, options=other_options)
+    if without.options_without_defaults.get(CENTERS, PAPER) == PAPER:
+        return ""
+    return f"This sets the split to uniform: it is tuned by default only {CHANGES_CENTERS[name]}."
 
 
 def _meaning(name: str, value: object) -> str:
@@ -181,10 +207,10 @@ def _defaults(request_state: RequestState) -> dict[str, object]:
             values[field.name] = field.default_factory()
     without_centers = replace(
         request_state,
-        options={k: v for k, v in request_state.options.items() if k not in ("centers", "keep")},
+        options={k: v for k, v in request_state.options.items() if k not in (CENTERS, "keep")},
     )
     return values | {
         name: without_centers.options_without_defaults.get(name, value)
         for name, value in values.items()
-        if name == "centers"
+        if name == CENTERS
     }

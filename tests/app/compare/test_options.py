@@ -122,3 +122,15 @@ def test_plan_for_largest_error_is_compared_with_its_own_bound() -> None:
     assert "Gap to its bound" in session.metrics()
     assert "Gap to the best possible" not in session.metrics()
     assert analysis.certificate_text(largest) in session.text().replace("\\", "")
+
+
+def test_options_say_why_split_becomes_uniform() -> None:
+    note = "This sets the split to uniform: it is tuned by default only for the sum"
+    session = open_options(options={})
+    assert note not in session.text()
+    session.set(**{option_key(session, "objective"): "max"})
+    assert note in session.text()
+    session.set(**{option_key(session, "centers"): "tuned"})
+    assert note not in session.text()  # the user chose the split
+    session = open_options(options={"solver": "fourier"})
+    assert "only with the optimal search" in session.text()
