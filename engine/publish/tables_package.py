@@ -106,15 +106,10 @@ if TYPE_CHECKING:
 
 
 PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/4"
-# Earlier formats, which `verify_package` still reads.  In the first one, the name of a table is
-# only its number.  The first two lack the column "measured".  All three write bins of integers as
-# "[0, 10)", lack totals.csv, and have the columns "sum" and "sum_std" in tables.csv.
-NUMBERED_FORMAT, UNMEASURED_FORMAT, INTERVALS_FORMAT = "tables/1", "tables/2", "tables/3"
-EARLIER_FORMATS = (NUMBERED_FORMAT, UNMEASURED_FORMAT, INTERVALS_FORMAT)
-# Columns of tables.csv: the sum of the first and the last number of a table, which recompute.R
-# checks, and its standard error.
-CHECK_COLUMNS = ("check_first_plus_last", "check_first_plus_last_std")
-EARLIER_CHECK_COLUMNS = ("sum", "sum_std")
+# columns of tables.csv: the sum of the first and the last number of a table, which recompute.R
+# checks, and its standard error
+CHECK = "check_first_plus_last"
+CHECK_COLUMNS = (CHECK, f"{CHECK}_std")
 # last lines of both R scripts
 REPORT_AND_QUIT = r"""  cat(sprintf("largest relative difference %.3g\n", worst))
   quit(status = if (worst < 1e-6) 0 else 1)
@@ -197,15 +192,15 @@ if (sys.nframe() == 0) {
     }
     if (nrow(stored) > 1) {
       both <- sum_of_cells(names, cell(1) + cell(nrow(stored)))
-      worst <- max(worst, abs(both["estimate"] - as.numeric(files$sum[f])) / (1 + abs(as.numeric(files$sum[f]))),
-                   std_difference(both["std"], as.numeric(files$sum_std[f])))
+      worst <- max(worst, abs(both["estimate"] - as.numeric(files$CHECK[f])) / (1 + abs(as.numeric(files$CHECK[f]))),
+                   std_difference(both["std"], as.numeric(files$CHECK_std[f])))
       cat(sprintf("%s: the sum of its first and last cell is %.9g with standard error %.9g\n",
                   files$table[f], both["estimate"], both["std"]))
     }
   }
 """
     + REPORT_AND_QUIT
-)
+).replace("CHECK", CHECK)
 
 
 def is_open(measurement: Measurement) -> bool:
@@ -229,23 +224,8 @@ def is_open(measurement: Measurement) -> bool:
     )
 
 
-def _write_script(script: str, path: Path, format_name: str) -> None:
-    """Write an R script, with the names of the columns of tables.csv in a format of the package."""
-    if format_name not in EARLIER_FORMATS:
-        for earlier, name in zip(EARLIER_CHECK_COLUMNS, CHECK_COLUMNS, strict=True):
-            script = script.replace(f"files${earlier}[f]", f"files${name}[f]")
-    path.write_text(script, encoding="utf-8")
-
-
-def _check_columns(format_name: str) -> tuple[str, str]:
-    return EARLIER_CHECK_COLUMNS if format_name in EARLIER_FORMATS else CHECK_COLUMNS
-
-
 def write_open_form(
-    measurement: Measurement,
-    folder: Path,
-    tables: Iterable[tuple[str, Space]],
-    format_name: str = TABLES_FORMAT,
+    measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]
 ) -> list[Path]:
     """Write the released integers in the open form, as CSV files with an R script.
 
@@ -255,7 +235,7 @@ def write_open_form(
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
     files = [folder / "recompute.R"]
-    _write_script(OPEN_CODE, files[0], format_name)
+    files[0].write_text(OPEN_CODE, encoding="utf-8")
 
     def write_csv(name: str, head: list[str], rows: Iterable[Iterable[object]]) -> None:
         files.append(folder / name)
@@ -327,7 +307,7 @@ def write_open_form(
         [t, " ".join(ids[n] for n in names), *_end_cells_sum(measurement, names)]
         for t, names in tables
     )
-    write_csv("tables.csv", ["table", "attributes", *_check_columns(format_name)], ends)
+    write_csv("tables.csv", ["table", "attributes", *CHECK_COLUMNS], ends)
     return files
 
 
@@ -383,7 +363,7 @@ if (sys.nframe() == 0) {
     worst <- max(worst, abs(estimate - stored$estimate) / (1 + abs(stored$estimate)), std_difference(std, stored$std))
     both <- numeric(nrow(stored)); both[1] <- 1; both[nrow(stored)] <- 1
     result <- sum_of_answers(setNames(list(both), files$table[f]))
-    expected <- as.numeric(c(files$sum[f], files$sum_std[f]))
+    expected <- as.numeric(c(files$CHECK[f], files$CHECK_std[f]))
     worst <- max(worst, abs(result["estimate"] - expected[1]) / (1 + abs(expected[1])),
                  std_difference(result["std"], expected[2]))
     cat(sprintf("%s: the sum of its first and last answer is %.9g with standard error %.9g\n",
@@ -391,7 +371,7 @@ if (sys.nframe() == 0) {
   }
 """
     + REPORT_AND_QUIT
-)
+).replace("CHECK", CHECK)
 
 
 def is_linear(measurement: Measurement) -> bool:
@@ -413,11 +393,11 @@ def is_linear(measurement: Measurement) -> bool:
 MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 
 
-def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> list[str]:
+def table_names(groups: Sequence[Group]) -> list[str]:
     """Return the names of the tables of all groups, which are valid as file names and in R.
 
-    A name has the number of the group, from 1, and in all formats but `NUMBERED_FORMAT` the ASCII
-    letters and digits of its attributes, cut to `MAX_NAME_LENGTH` characters.
+    A name has the number of the group, from 1, and the ASCII letters and digits of its attributes,
+    cut to `MAX_NAME_LENGTH` characters.
 
     >>> from engine.workload import Schema, Workload
     >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
@@ -425,8 +405,6 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
     ['table1_total', 'table2_age_group_sex']
     """
     numbers = [f"table{number}" for number in range(1, len(groups) + 1)]
-    if format_name == NUMBERED_FORMAT:
-        return numbers
     texts = ["_".join(group.attributes).lower() or "total" for group in groups]
     slugs = [re.sub(r"[^a-z0-9]+", "_", text)[:MAX_NAME_LENGTH].strip("_") for text in texts]
     return [
@@ -434,19 +412,14 @@ def table_names(groups: Sequence[Group], format_name: str = TABLES_FORMAT) -> li
     ]
 
 
-def write_linear_form(
-    measurement: Measurement,
-    folder: Path,
-    names: Sequence[str],
-    format_name: str = TABLES_FORMAT,
-) -> list[Path]:
+def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
     """Write the released integers in the linear form, as CSV files with an R script.
 
     ``names`` has the name of the table of every group.  Returns the paths of all files.  The module
     docstring describes the form.
     """
     plan, files = measurement.plan, [folder / "recompute.R"]
-    _write_script(LINEAR_CODE, files[0], format_name)
+    files[0].write_text(LINEAR_CODE, encoding="utf-8")
 
     def write_csv(name: str, rows: Iterable[Iterable[object]]) -> None:
         files.append(folder / name)
@@ -492,7 +465,7 @@ def write_linear_form(
         end_indices = {0, group.count - 1}
         ends_sum = measurement.answer(group.attributes, sum(_query(group, i) for i in end_indices))
         ends.append([name, repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
-    write_csv("tables.csv", [["table", *_check_columns(format_name)], *ends])
+    write_csv("tables.csv", [["table", *CHECK_COLUMNS], *ends])
     return files
 
 
@@ -574,12 +547,6 @@ COLUMNS = {
 }
 
 
-def columns_of(format_name: str) -> dict[str, tuple[str, str]]:
-    """Return the columns of tables in a format of the package: name -> (data type, description)."""
-    missing = {"measured"} if format_name in (NUMBERED_FORMAT, UNMEASURED_FORMAT) else set()
-    return {name: column for name, column in COLUMNS.items() if name not in missing}
-
-
 def write_tables(
     uncertainty: Uncertainty,
     path: str | os.PathLike[str],
@@ -654,13 +621,9 @@ def tables_files(
     *,
     rule: QualityRule,
     confidence: float,
-    format_name: str = TABLES_FORMAT,
     report_progress: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
     """Write the files of a tables package into a folder; return their paths.
-
-    ``format_name`` is the format of the package; `verify_package` recomputes packages of earlier
-    formats.
 
     Guarantee: the files depend on the records only through released numbers.
     """
@@ -669,9 +632,9 @@ def tables_files(
     measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
     files, described, cell_tables, totals, first = [], [], [], [], 0
-    names = table_names(workload.groups, format_name)
+    names = table_names(workload.groups)
     for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
-        frame = labelled_rows(uncertainty, number, first, rule, confidence, format_name)
+        frame = labelled_rows(uncertainty, number, first, rule, confidence)
         first += group.count
         report_progress(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
@@ -688,13 +651,13 @@ def tables_files(
                 cell_tables.append((name, group.attributes))
             if _has_crosstab(group):
                 files.append(folder / f"{name}_crosstab.csv")
-                text = csv_text(crosstab(frame, group, workload.schema, format_name))
+                text = csv_text(crosstab(frame, group, workload.schema))
                 # Excel detects the encoding by the byte order mark
                 files[-1].write_text(text, encoding="utf-8-sig")
-    how = _how(uncertainty, rule, confidence) | {"format": format_name}
+    how = _how(uncertainty, rule, confidence)
     for file, text in (
-        ("README.md", _readme(uncertainty, described, confidence, format_name)),
-        ("codebook.md", _codebook(workload.schema, format_name)),
+        ("README.md", _readme(uncertainty, described, confidence)),
+        ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
         (PLAN, measurement.plan.to_json()),
@@ -702,15 +665,15 @@ def tables_files(
     ):
         files.append(folder / file)
         files[-1].write_text(text, encoding="utf-8")
-    if totals and format_name not in EARLIER_FORMATS:
+    if totals:
         files.append(folder / "totals.csv")
         with open(files[-1], "w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows([["table", *SUMS], *totals])
     files += write_measurements(measurement, folder)
     if is_open(measurement):
-        files += write_open_form(measurement, folder, cell_tables, format_name)
+        files += write_open_form(measurement, folder, cell_tables)
     elif is_linear(measurement):
-        files += write_linear_form(measurement, folder, names, format_name)
+        files += write_linear_form(measurement, folder, names)
     return files
 
 
@@ -797,9 +760,8 @@ def labelled_rows(
     first: int,
     rule: QualityRule | None,
     confidence: float,
-    format_name: str = TABLES_FORMAT,
 ) -> pd.DataFrame:
-    """Return the table of a group with one row per query and the columns of `columns_of`.
+    """Return the table of a group with one row per query and the columns `COLUMNS`.
 
     If the queries are cells, there are also columns with the code and the label of each attribute.
     The table of a rehearsal has a first column ``status`` with the text REHEARSAL.
@@ -814,34 +776,29 @@ def labelled_rows(
     frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(
         columns={"answer": "estimate"}
     )
-    if format_name not in EARLIER_FORMATS:
-        plan = measurement.plan
-        frame["query"] = query_texts(plan, number, 0, group.count, for_people=True).to_pylist()
+    texts = query_texts(measurement.plan, number, 0, group.count, for_people=True)
+    frame["query"] = texts.to_pylist()
     frame.insert(0, "query_id", np.arange(first, first + group.count))
-    frame = frame[list(columns_of(format_name))]
+    frame = frame[list(COLUMNS)]
     if measurement.rehearsal:
         frame.insert(0, "status", "REHEARSAL")
     if is_cells(group) and group.attributes:
         codes = np.unravel_index(np.arange(group.count), schema.sizes(group.attributes))
         position = list(frame).index("query_id") + 1
         for name, code in zip(group.attributes, codes, strict=True):
-            labels = np.array(labels_of(schema[name], format_name), dtype=object)
+            labels = np.array(labels_of(schema[name]), dtype=object)
             frame.insert(position, f"{name}_code", code)
             frame.insert(position + 1, f"{name}_label", labels[code])
             position += 2
     return frame
 
 
-def labels_of(attribute: Attribute, format_name: str = TABLES_FORMAT) -> list[str]:
-    """Return the labels of all cells of an attribute, as tables of this format write them."""
-    if format_name in EARLIER_FORMATS:
-        return [attribute.label(cell) for cell in range(attribute.size)]
+def labels_of(attribute: Attribute) -> list[str]:
+    """Return the labels of all cells of an attribute, with bins of integers such as "0 to 9"."""
     return [cell_text(attribute, cell, IN_FILES) for cell in range(attribute.size)]
 
 
-def crosstab(
-    frame: pd.DataFrame, group: Group, schema: Schema, format_name: str = TABLES_FORMAT
-) -> pd.DataFrame:
+def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     """Return the published counts of two attributes as a crosstab.
 
     Rows are the cells of the first attribute of the group, columns those of the second one, after a
@@ -853,9 +810,9 @@ def crosstab(
     row_attribute, column_attribute = (schema[name] for name in group.attributes)
     values = frame["published"].to_numpy().reshape(row_attribute.size, column_attribute.size)
     head = f"{row_attribute.name} \\ {column_attribute.name}"
-    column_labels = labels_of(column_attribute, format_name)
+    column_labels = labels_of(column_attribute)
     rows = pd.DataFrame({label: values[:, i] for i, label in enumerate(column_labels)})
-    row_labels = labels_of(row_attribute, format_name)
+    row_labels = labels_of(row_attribute)
     rows.insert(0, head, row_labels, allow_duplicates=True)
     if "status" in frame:
         rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
@@ -873,9 +830,7 @@ def _column(values: pd.Series) -> pa.Array:
 Described = list[tuple[str, Group, list[str]]]
 
 
-def _readme(
-    uncertainty: Uncertainty, described: Described, confidence: float, format_name: str
-) -> str:
+def _readme(uncertainty: Uncertainty, described: Described, confidence: float) -> str:
     measurement = uncertainty.published.measurement
     plan = measurement.plan
     title = (
@@ -912,8 +867,8 @@ def _readme(
         f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.",
         "",
     ]
-    lines += [f"- `{name}`: {words}" for name, (_, words) in columns_of(format_name).items()]
-    if format_name not in EARLIER_FORMATS and any(is_cells(g) for _, g, _ in described):
+    lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
+    if any(is_cells(g) for _, g, _ in described):
         lines += ["", "## Suppressed counts and sums", "", SUMS_NOTE, ""]
         lines += [f"- `{name}`: {words}" for name, words in SUMS.items()]
     lines += [
@@ -938,7 +893,7 @@ def _readme(
         ),
         "",
     ]
-    if uncertainty.determined and format_name not in EARLIER_FORMATS:
+    if uncertainty.determined:
         lines += [
             "## Attributes that follow from others",
             "",
@@ -1003,7 +958,7 @@ def _readme(
             "The plan measures attributes jointly; the package of the release has its integers and"
             " equations."
         )
-    if format_name not in EARLIER_FORMATS and (is_open(measurement) or is_linear(measurement)):
+    if is_open(measurement) or is_linear(measurement):
         lines += [
             "",
             (
@@ -1023,7 +978,7 @@ def _readme(
     return "\n".join(lines) + "\n"
 
 
-def _codebook(schema: Schema, format_name: str) -> str:
+def _codebook(schema: Schema) -> str:
     lines = ["# Codebook", ""]
     for attribute in schema.attributes:
         lines += [
@@ -1033,8 +988,7 @@ def _codebook(schema: Schema, format_name: str) -> str:
             "",
         ]
         lines += ["| code | label |", "|---|---|"]
-        labels = labels_of(attribute, format_name)
-        lines += [f"| {i} | {markdown(label)} |" for i, label in enumerate(labels)]
+        lines += [f"| {i} | {markdown(x)} |" for i, x in enumerate(labels_of(attribute))]
         lines.append("")
     if schema.impossible:
         lines += [

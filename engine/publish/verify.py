@@ -45,7 +45,6 @@ from engine.publish.package_files import (
 from engine.publish.release_package import CERTIFICATE, SIGNATURE, certificate, readme
 from engine.publish.report import REHEARSAL_MARK, answer_batches
 from engine.publish.tables_package import (
-    EARLIER_FORMATS,
     HOW,
     MAX_TABLE_ROWS,
     PLAN,
@@ -95,13 +94,7 @@ def table_problems(
     with tempfile.TemporaryDirectory() as folder:
         expected = {
             file.name: file
-            for file in tables_files(
-                errors,
-                Path(folder),
-                rule=rule,
-                confidence=how["confidence"],
-                format_name=how["format"],
-            )
+            for file in tables_files(errors, Path(folder), rule=rule, confidence=how["confidence"])
         }
         present = set(files.names)
         problems += [f"{name} is missing" for name in sorted(expected.keys() - present)]
@@ -125,12 +118,12 @@ def table_problems(
 
 def _options(text: bytes) -> dict[str, Any]:
     """Return the content of how.json; raise PlanError if an option is missing or malformed."""
-    how, formats = parse_json(text), (*EARLIER_FORMATS, TABLES_FORMAT)
-    if not isinstance(how, dict) or how.get("format") not in formats:
+    how = parse_json(text)
+    if not isinstance(how, dict) or how.get("format") != TABLES_FORMAT:
         format_name = how.get("format") if isinstance(how, dict) else None
         raise PlanError(
             f"The tables have the format {str(format_name)[:40]!r}, but this version reads only"
-            f" {', '.join(formats)}. Verify with the version that wrote the package."
+            f" {TABLES_FORMAT}. Verify with the version that wrote the package."
         )
     types = {
         "dataset": str,

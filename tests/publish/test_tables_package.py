@@ -23,9 +23,6 @@ from engine.publish import tables_package
 from engine.publish import tables_package as linear_form
 from engine.publish import verify as verify_tables
 from engine.publish.tables_package import (
-    EARLIER_FORMATS,
-    INTERVALS_FORMAT,
-    NUMBERED_FORMAT,
     sums_text,
     table_names,
     tables_files,
@@ -382,18 +379,13 @@ def test_verify_numbers_tolerates_rounding_except_integers():
     assert not verify_tables._near("cv", "count")
 
 
-@pytest.mark.parametrize("format_name", EARLIER_FORMATS)
-def test_verify_accepts_tables_of_earlier_formats(format_name, tmp_path):
-    errors, _ = packed(tmp_path, workload=SMALL)
-    folder = tmp_path / "earlier"
-    folder.mkdir()
-    tables_files(errors, folder, rule=QualityRule(), confidence=0.95, format_name=format_name)
-    assert (folder / "table1.csv").is_file() == (format_name == NUMBERED_FORMAT)
-    text = (folder / "README.md").read_text()
-    assert ("`measured`" in text) == (format_name == INTERVALS_FORMAT)
-    assert pd.read_csv(folder / "tables.csv").columns[-1] == "sum_std"
-    assert "files$sum_std[f]" in (folder / "recompute.R").read_text()
-    assert verify_package(folder) == ()
+def test_verify_names_unsupported_format(tmp_path):
+    _, folder = packed(tmp_path, workload=SMALL)
+    how = json.loads((folder / "how.json").read_text())
+    (folder / "how.json").write_text(json.dumps(how | {"format": "tables/3"}))
+    (problem,) = verify_package(folder)
+    assert "tables/3" in problem
+    assert "tables/4" in problem
 
 
 AGES = Schema([Attribute.numeric("age", [0, 10, 20, 30], integer=True), SCHEMA["sex"]])
@@ -411,16 +403,6 @@ def test_bins_of_integers_are_written_as_on_screen(tmp_path):
     assert "age in 10 to 19" in set(read(folder / "table3_age.csv")["query"])
     assert "| 0 | 0 to 9 |" in (folder / "codebook.md").read_text()
     assert verify_package(tmp_path / "tables.zip") == ()
-
-
-def test_tables_of_earlier_formats_write_bins_as_intervals(tmp_path):
-    errors = published_errors("residualplanner", BY_AGE)
-    options = {"rule": QualityRule(), "confidence": 0.95}
-    tables_files(errors, tmp_path, format_name=INTERVALS_FORMAT, **options)
-    assert read(tmp_path / "table1_age.csv")["age_label"][0] == "[0, 10)"
-    assert read(tmp_path / "table3_age.csv")["query"][0] == "age = [0, 10)"
-    assert read(tmp_path / "table2_age_sex_crosstab.csv")["age \\ sex"][0] == "[0, 10)"
-    assert "| 0 | \\[0, 10) |" in (tmp_path / "codebook.md").read_text()
 
 
 def test_totals_include_suppressed_counts(tmp_path):
