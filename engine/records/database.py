@@ -333,99 +333,122 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     """
     import ibis
 
-    attribute, kind = encoder.attribute, column.type()
     if column.get_backend().name in UNTYPED_BACKENDS:
         raise NotComputableError
-    cases: list[tuple[Any, int]] = [(column.isnull(), encoder.missing)]
-    default_code = OUTSIDE if attribute.other is None else encoder.encode(attribute.other)
+    code_type = np.dtype(encoder.dtype).name
+    if column.type().is_null():
+        return _int_literal(encoder.missing).cast(code_type)
     # as decimals, unsigned integers can be compared with negative numbers
-    if kind.is_uint64():
-        column = column.cast("decimal(20, 0)")
-    if kind.is_null():
-        return _int_literal(encoder.missing).cast(np.dtype(encoder.dtype).name)
-    if attribute.is_dated:
-        date_cases, default_code = _date_cases(column, encoder, distinct)
-        cases += date_cases
-    elif (
-        kind.is_temporal()
-        or kind.is_interval()
-        or kind.is_array()
-        or kind.is_struct()
-        or kind.is_map()
-    ):
-        default_code = UNSUPPORTED
-    elif kind.is_string() and attribute.labels is not None:
-        codes_by_text = {"": encoder.missing} | encoder.texts
-        default_code = _cases_by_text(
-            as_hex(column),
-            {text.encode().hex().upper(): code for text, code in codes_by_text.items()},
-            default_code,
-        )
-    elif kind.is_boolean():
-        cases.append((column, encoder.encode(True)))
-        default_code = encoder.encode(False)
-    elif kind.is_integer() and attribute.labels is not None:
-        integers = {label: int(label) for label in encoder.texts if _is_integer_label(label)}
-        cases += [(column == number, encoder.encode(number)) for number in integers.values()]
-    elif kind.is_integer():
-        missing = [
-            int(number)
-            for number in encoder.missing_decimals
-            if number == number.to_integral_value()
-        ]
-        cases += [
-            (column == number, encoder.missing) for number in missing if abs(number) < _INT64_LIMIT
-        ]
-        cases += _cell_conditions(
-            column, encoder, *_integer_edges([Fraction(edge) for edge in attribute.edges or ()])
-        )
-        default_code = _default_code(column, encoder)
-    elif kind.is_floating() and attribute.labels is not None:
-        column = column.cast("float64")
-        cases.append((column.isnan(), encoder.missing))
-        cases += [
-            (column == _exact_literal(number), code) for number, code in _numeric_labels(encoder)
-        ]
-    elif kind.is_floating():
-        column = column.cast("float64")
-        cases.append((column.isnan(), encoder.missing))
-        cases += [
-            (column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats
-        ]
-        if encoder.needs_integers:
-            # infinities must get the code of values outside the domain, not that of fractions
-            finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
-            cases.append((finite & (column.floor() != column), FRACTION))
-        edges = [_exact_literal(edge) for edge in attribute.edges or ()]
-        # the largest number in the last bin is the last edge, if there are edges
-        cases += _cell_conditions(column, encoder, edges, edges[-1] if edges else None)
-        default_code = _default_code(column, encoder)
-    elif kind.is_decimal() and attribute.labels is None and _has_exact_comparison(column):
-        cases += _decimal_cases(column, encoder)
-        default_code = _default_code(column, encoder)
-    elif kind.is_decimal():
-        texts = column.cast("string")
-        default_code = _cases_by_text(
-            texts,
-            _by_distinct(texts, lambda text: encoder.encode(Decimal(text)), distinct),
-            NEW_VALUE_CODE,
-        )
-    elif kind.is_string():
-        texts = as_hex(column)
-        default_code = _cases_by_text(
-            texts,
-            _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct),
-            NEW_VALUE_CODE,
-        )
-    else:
-        raise NotComputableError
+    values = column.cast("decimal(20, 0)") if column.type().is_uint64() else column
+    value_cases, default_code = _value_cases(values, column.type(), encoder, distinct)
+    cases = [(column.isnull(), encoder.missing), *value_cases]
     if len(cases) > MAX_CASE_BRANCHES + 4:
         raise NotComputableError
     codes = ibis.cases(
         *((condition, _int_literal(code)) for condition, code in cases),
         else_=_int_literal(default_code),
     )
-    return codes.cast(np.dtype(encoder.dtype).name)
+    return codes.cast(code_type)
+
+
+def _value_cases(
+    column: Any, kind: Any, encoder: Encoder, distinct: Callable[[Any, int], list[Any]]
+) -> tuple[list[tuple[Any, Any]], Any]:
+    """Return the cell codes of the values of a column, as cases of a CASE expression.
+
+    Parameters
+    ----------
+    column, encoder, distinct : see `code_of`.
+    kind : type of the column in the database. ``column`` itself may be cast to another type.
+
+    Returns
+    -------
+    cases : pairs (condition, code).
+    default_code : code if no condition is true.
+
+    Raises
+    ------
+    NotComputableError
+        The backend cannot compute the codes.
+    """
+    attribute = encoder.attribute
+    if attribute.is_dated:
+        return _date_cases(column, encoder, distinct)
+    if (
+        kind.is_temporal()
+        or kind.is_interval()
+        or kind.is_array()
+        or kind.is_struct()
+        or kind.is_map()
+    ):
+        return [], UNSUPPORTED
+    outside = OUTSIDE if attribute.other is None else encoder.encode(attribute.other)
+    if kind.is_string() and attribute.labels is not None:
+        codes_by_text = {"": encoder.missing} | encoder.texts
+        codes_by_hex = {text.encode().hex().upper(): code for text, code in codes_by_text.items()}
+        return [], _cases_by_text(as_hex(column), codes_by_hex, outside)
+    if kind.is_boolean():
+        return [(column, encoder.encode(True))], encoder.encode(False)
+    if kind.is_integer() and attribute.labels is not None:
+        integers = {label: int(label) for label in encoder.texts if _is_integer_label(label)}
+        return [(column == number, encoder.encode(number)) for number in integers.values()], outside
+    if kind.is_integer():
+        return _integer_cases(column, encoder), _default_code(column, encoder)
+    if kind.is_floating() and attribute.labels is not None:
+        numbers = column.cast("float64")
+        label_cases = [
+            (numbers == _exact_literal(number), code) for number, code in _numeric_labels(encoder)
+        ]
+        return [(numbers.isnan(), encoder.missing), *label_cases], outside
+    if kind.is_floating():
+        numbers = column.cast("float64")
+        return _float_cases(numbers, encoder), _default_code(numbers, encoder)
+    if kind.is_decimal() and attribute.labels is None and _has_exact_comparison(column):
+        return _decimal_cases(column, encoder), _default_code(column, encoder)
+    if kind.is_decimal():
+        texts = column.cast("string")
+        codes = _by_distinct(texts, lambda text: encoder.encode(Decimal(text)), distinct)
+        return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
+    if kind.is_string():
+        texts = as_hex(column)
+        codes = _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct)
+        return [], _cases_by_text(texts, codes, NEW_VALUE_CODE)
+    raise NotComputableError
+
+
+def _integer_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
+    """Return (condition, code) pairs for a column of integers and an attribute without labels.
+
+    For integers that meet no condition, `_default_code` returns the code.
+    """
+    missing = [
+        int(number)
+        for number in encoder.missing_decimals
+        if number == number.to_integral_value() and abs(number) < _INT64_LIMIT
+    ]
+    edges = [Fraction(edge) for edge in encoder.attribute.edges or ()]
+    return [
+        *((column == number, encoder.missing) for number in missing),
+        *_cell_conditions(column, encoder, *_integer_edges(edges)),
+    ]
+
+
+def _float_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
+    """Return (condition, code) pairs for a column of float64 and an attribute without labels.
+
+    For numbers that meet no condition, `_default_code` returns the code.
+    """
+    cases = [(column.isnan(), encoder.missing)]
+    cases += [
+        (column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats
+    ]
+    if encoder.needs_integers:
+        # infinities must get the code of values outside the domain, not that of fractions
+        finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
+        cases.append((finite & (column.floor() != column), FRACTION))
+    edges = [_exact_literal(edge) for edge in encoder.attribute.edges or ()]
+    # the largest number in the last bin is the last edge, if there are edges
+    return cases + _cell_conditions(column, encoder, edges, edges[-1] if edges else None)
 
 
 def _date_cases(
@@ -1034,7 +1057,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
     """
     import ibis
 
-    weight = columns[-1] if tally.weighted else None
+    weight = columns[-1] if tally.count_column is not None else None
     unit = ibis.literal(1, "int64")
     rows = (
         unit
@@ -1130,7 +1153,7 @@ def _count_tables(
     # a temporary table contains the cell codes, so its queries are quick; each query of a cached
     # Spark table may compute the cell codes again
     is_quick = count_sets is _union_all
-    weight = columns[-1] if tally.weighted else None
+    weight = columns[-1] if tally.count_column is not None else None
     n_records = _add_refused(tally, table, columns, weight)
     good = table.filter(table[_GOOD]) if tally.rows_refused else table
     if tally.rows_refused and not tally.drop:

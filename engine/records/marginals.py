@@ -357,9 +357,53 @@ def count_tables(
 
     ``options`` contains the keyword arguments of `count_marginals`.
     """
-    on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
-    memory_limit = options.memory_limit
-    check_choice("on_refused", on_refused, ("error", "drop"), error=DataError)
+    requested, person = _checked_request(schema, attribute_sets, options)
+    if is_spark_frame(data):
+        with spark_table(data, describe_error) as table:
+            return count_tables(table, schema, requested, options)
+    data = as_source(read_counts(data))
+    if isinstance(data, Counts):
+        _check_options_for_counts(options)
+        return _from_larger_tables(data, schema, requested)
+    doubts = _column_doubts(data, schema, person, options)
+    sources = larger_tables(schema, requested)
+    counted = [names for names in requested if names and sources[names] is None]
+    # with a person column the partitions of Dask cannot be counted separately, because one person
+    # may have rows in several partitions
+    if is_dask_frame(data) and counted and person is None:
+        partition_counts = _count_dask(data, schema, counted, options)
+        if partition_counts.rows_refused and options.on_refused == "error":
+            raise DataError(_refused_rows_text(partition_counts, options.count_column))
+        return replace(
+            _from_larger_tables(partition_counts, schema, requested),
+            doubts=(*doubts, *partition_counts.doubts),
+        )
+    drop = options.on_refused == "drop"
+    tally = _Tally(schema, counted, drop=drop, count_column=options.count_column)
+    if person is not None:
+        rows = options.rows_per_person
+        rows = (schema.rows_per_person or 1) if rows is None else rows
+        tally.cap = PersonCap(person, rows, options.memory_limit)
+    tally.read(data, options.progress)
+    if tally.rows_refused and not drop:
+        raise DataError(_refused_rows_text(tally, options.count_column))
+    return tally.counts(complete_tables(tally.tables, requested, sources, tally.records), doubts)
+
+
+def _checked_request(
+    schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions
+) -> tuple[list[Names], str | None]:
+    """Return the distinct attribute sets and the name of the person column, if there is one.
+
+    Raises
+    ------
+    DataError, SchemaError
+        An option or an attribute set is not allowed.
+    LimitExceeded
+        The tables need more memory than ``options.memory_limit``.
+    """
+    ignore, memory_limit = options.ignore, options.memory_limit
+    check_choice("on_refused", options.on_refused, ("error", "drop"), error=DataError)
     check_type("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
     check_type(
         "attribute sets",
@@ -380,7 +424,7 @@ def count_tables(
         )
     check_positive("memory limit", memory_limit, error=DataError)
     person = schema.person_column(options.person)
-    check_count_column(schema, count_column, person)
+    check_count_column(schema, options.count_column, person)
     requested = checked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
@@ -389,77 +433,61 @@ def count_tables(
             f" memory_limit is {memory_limit:.3g}; request fewer or smaller tables, or raise"
             " memory_limit"
         )
-    if is_spark_frame(data):
-        with spark_table(data, describe_error) as table:
-            return count_tables(table, schema, requested, options)
-    data = as_source(read_counts(data))
-    if isinstance(data, Counts):
-        if options.person is not None:
-            raise DataError(
-                "The data are counts, which have no person column. Count the records with the"
-                " person column, or give no person column here."
-            )
-        if count_column is not None:
-            raise DataError(
-                "The data are counts, which have no count column. Count the records with the count"
-                " column, or give no count column here."
-            )
-        return _from_larger_tables(data, schema, requested)
-    doubts: tuple[str, ...] = ()
-    if count_column is None:
-        other_columns = [*ignore, *([person] if person is not None else [])]
-        check_columns_named(data, schema, other_columns)
-        if question := numbers_text(data, schema, other_columns):
-            # Whether there is a `question` depends on values of records. With on_refused="drop" it
-            # becomes a warning to the curator, because an error would reveal something about the
-            # records.
-            if on_refused == "error":
-                raise DataError(question)
-            doubts = (f"{question[0].upper()}{question[1:]}.",)
-    sources = larger_tables(schema, requested)
-    counted = [names for names in requested if names and sources[names] is None]
-    # with a person column the partitions of Dask cannot be counted separately, because one person
-    # may have rows in several partitions
-    if is_dask_frame(data) and counted and person is None:
-        columns = [name for name in schema if any(name in names for names in counted)]
-        per_part = RecordOptions(
-            on_refused="drop", count_column=count_column, memory_limit=memory_limit
+    return requested, person
+
+
+def _check_options_for_counts(options: RecordOptions) -> None:
+    """Raise `DataError` if an option requires records, because the data are counts."""
+    if options.person is not None:
+        raise DataError(
+            "The data are counts, which have no person column. Count the records with the"
+            " person column, or give no person column here."
         )
-        count = partial(count_tables, schema=schema, attribute_sets=counted, options=per_part)
-        needed = [*columns, *filter(None, [count_column])]
-        partition_counts = count_partitions(data, needed, count, options.progress)
-        if partition_counts.rows_refused and on_refused == "error":
-            raise DataError(_refused_rows_text(partition_counts, count_column))
-        return replace(
-            _from_larger_tables(partition_counts, schema, requested),
-            doubts=(*doubts, *partition_counts.doubts),
+    if options.count_column is not None:
+        raise DataError(
+            "The data are counts, which have no count column. Count the records with the count"
+            " column, or give no count column here."
         )
-    tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
-    if person is not None:
-        rows = options.rows_per_person
-        rows = (schema.rows_per_person or 1) if rows is None else rows
-        tally.cap = PersonCap(person, rows, memory_limit)
-    tally.read(data, options.progress)
-    if tally.rows_refused and on_refused == "error":
-        raise DataError(_refused_rows_text(tally, count_column))
-    return Counts(
-        schema=schema,
-        tables=complete_tables(tally.tables, requested, sources, tally.records),
-        records=tally.records,
-        rows_refused=tally.rows_refused,
-        refused=tally.refused,
-        people=None if tally.cap is None else tally.cap.people,
-        cap=None if tally.cap is None else tally.cap.rows,
-        rows_over_cap=0 if tally.cap is None else tally.cap.rows_over,
-        people_over_cap=0 if tally.cap is None else tally.cap.people_over,
-        doubts=(
-            *doubts,
-            *count_column_doubts(
-                count_column, tally.refused, tally.small_counts, tally.large_counts
-            ),
-            *tally.hints.texts,
-        ),
+
+
+def _column_doubts(
+    data: Any, schema: Schema, person: str | None, options: RecordOptions
+) -> tuple[str, ...]:
+    """Return the warnings to the curator about columns without a role that may contain counts.
+
+    Raises
+    ------
+    DataError
+        `check_columns_named` refuses a column, or there is a warning and ``options.on_refused`` is
+        "error".
+    """
+    if options.count_column is not None:
+        return ()
+    other_columns = [*options.ignore, *([person] if person is not None else [])]
+    check_columns_named(data, schema, other_columns)
+    question = numbers_text(data, schema, other_columns)
+    if not question:
+        return ()
+    # Whether there is a `question` depends on values of records. With on_refused="drop" it becomes
+    # a warning to the curator, because an error would reveal something about the records.
+    if options.on_refused == "error":
+        raise DataError(question)
+    return (f"{question[0].upper()}{question[1:]}.",)
+
+
+def _count_dask(
+    data: Any, schema: Schema, counted: Sequence[Names], options: RecordOptions
+) -> Counts:
+    """Count each partition of a Dask frame and add the counts; refused rows are dropped."""
+    columns = [name for name in schema if any(name in names for names in counted)]
+    per_part = RecordOptions(
+        on_refused="drop",
+        count_column=options.count_column,
+        memory_limit=options.memory_limit,
     )
+    count = partial(count_tables, schema=schema, attribute_sets=counted, options=per_part)
+    needed = [*columns, *filter(None, [options.count_column])]
+    return count_partitions(data, needed, count, options.progress)
 
 
 class _Tally:
@@ -477,7 +505,7 @@ class _Tally:
         self.cap: PersonCap | None = None
         self.names = [name for name in schema if name in needed]
         self.encoders = [Encoder(attribute=schema[name]) for name in self.names]
-        self.weighted = count_column is not None
+        self.count_column = count_column
         # if there is a count column, it is the last column
         if count_column is not None:
             self.names.append(count_column)
@@ -543,6 +571,31 @@ class _Tally:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)
 
+    def counts(self, tables: dict[Names, np.ndarray], doubts: tuple[str, ...]) -> Counts:
+        """Return ``tables`` with the numbers of records and the warnings of this count.
+
+        ``doubts`` are further warnings; they come first.
+        """
+        cap = self.cap
+        return Counts(
+            schema=self.schema,
+            tables=tables,
+            records=self.records,
+            rows_refused=self.rows_refused,
+            refused=self.refused,
+            people=None if cap is None else cap.people,
+            cap=None if cap is None else cap.rows,
+            rows_over_cap=0 if cap is None else cap.rows_over,
+            people_over_cap=0 if cap is None else cap.people_over,
+            doubts=(
+                *doubts,
+                *count_column_doubts(
+                    self.count_column, self.refused, self.small_counts, self.large_counts
+                ),
+                *self.hints.texts,
+            ),
+        )
+
     def take_retained(self, names: Sequence[str]) -> None:
         """Count the rows that ``self.cap`` selects: at most k rows of each person.
 
@@ -604,7 +657,7 @@ class _Tally:
                 columns = self._drop_refused(columns, is_impossible)
         rows = len(columns[0]) if columns else rows
         self.records += self._n_records(columns, np.ones(rows, bool))
-        if self.weighted:
+        if self.count_column is not None:
             large = int((columns[-1] >= LARGE_COUNT).sum())
             self.small_counts += rows - large
             self.large_counts += large
@@ -620,7 +673,7 @@ class _Tally:
         With a count column, a row contains as many records as its count, and a row with an invalid
         count contains one record.
         """
-        if not self.weighted:
+        if self.count_column is None:
             return int(selected.sum())
         counts = columns[-1][selected]
         return int(np.where(counts < 0, 1, counts).sum())
@@ -654,7 +707,7 @@ class _Tally:
             index *= size
             index += codes
         flat = table.reshape(-1)
-        if self.weighted:
+        if self.count_column is not None:
             np.add.at(flat, index, self.chunk[-1][: self.filled_rows])
         # `bincount` is faster unless the table has many more cells than there are rows
         elif flat.size <= 4 * self.filled_rows:
