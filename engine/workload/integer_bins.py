@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from engine._format import shortest_text
-from engine.workload.attribute import Attribute
+from engine._format import pluralize, shortest_text
+from engine.workload.attribute import MAX_INTEGER, Attribute
 
 INTERVAL = r"(?:in|=) \[(-?[\d.e+]+), (-?[\d.e+]+)([)\]])"
 # Texts between the first and the last integer of a bin.  Spreadsheets can misread a dash in a CSV
@@ -33,6 +33,46 @@ def cell_text(attribute: Attribute, cell: int, between: str = ON_SCREEN) -> str:
         return attribute.label(cell)
     is_closed = cell == attribute.size - 1
     return _integers(edges[cell], edges[cell + 1], between, is_closed=is_closed)
+
+
+def domain_text(attribute: Attribute) -> str:
+    """Return the first two cells, the last cell and the number of cells of an attribute.
+
+    Up to three cells are all listed.  Long texts of cells are cut.
+
+    >>> domain_text(Attribute.numeric("age", range(16, 102, 5), integer=True))
+    '16–20, 21–25, … 96–101 (17 bins)'
+    >>> domain_text(Attribute.categorical("sex", ["F", "M"]))
+    'F, M (2 values)'
+    """
+    max_length = 40  # characters of a cell
+
+    def cut_text(cell: int) -> str:
+        text = cell_text(attribute, cell)
+        return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+
+    is_long = attribute.size > 3
+    listed = ", ".join(map(cut_text, (0, 1) if is_long else range(attribute.size)))
+    last = f", … {cut_text(attribute.size - 1)}" if is_long else ""
+    noun = "value" if attribute.edges is None else "bin"
+    return f"{listed}{last} ({pluralize(attribute.size, noun)})"
+
+
+def could_be_integer(attribute: Attribute) -> bool:
+    """Return whether `integer` can be set: all edges are whole numbers, and it is not set yet.
+
+    >>> could_be_integer(Attribute.numeric("age", [0, 18, 120]))
+    True
+    """
+    numbers = [
+        *(attribute.edges or ()),
+        *([] if attribute.missing is None else [attribute.missing]),
+    ]
+    return (
+        attribute.edges is not None
+        and not attribute.integer
+        and all(float(number).is_integer() and abs(number) <= MAX_INTEGER for number in numbers)
+    )
 
 
 def query_texts(

@@ -190,6 +190,47 @@ def test_invalid_row_withholds_no_valid_row() -> None:
     assert session.press("undo").studio.schema == before
 
 
+def test_page_shows_how_entries_were_read() -> None:
+    session = upload(Session(), "records.csv", b"age,region,day\n31,N,4\n")
+    values = {0: "16:101:5", 1: "North, South, East, West", 2: "1:366:1"}
+    edits = {row: {"values": text} for row, text in values.items()}
+    edits[0]["integer"] = True
+    set_edits(session, {"edited_rows": edits})
+    text = session.text()
+    assert "**age**: 16–20, 21–25, … 96–101 (17 bins)" in text
+    assert "**region**: North, South, … West (4 values)" in text
+    assert "**day**: [1, 2), [2, 3), … [365, 366] (365 bins)" in text
+    assert "If day can only be whole numbers, tick **integers**" in text
+    edits[2]["integer"] = True
+    set_edits(session, {"edited_rows": edits})
+    assert "**day**: 1, 2, … 365–366 (365 bins)" in session.text()
+    assert "can only be whole numbers" not in session.text()
+
+
+def test_fractional_edges_are_not_suggested_as_integers() -> None:
+    session = upload(Session(), "records.csv", b"pay\n3.5\n")
+    set_edits(session, {"edited_rows": {0: {"values": "0, 0.5, 1"}}})
+    assert "[0.5, 1]" in session.text()
+    assert "can only be whole numbers" not in session.text()
+
+
+def test_attribute_with_one_value_is_warned_of() -> None:
+    session = upload(Session(), "records.csv", b"age,day\n31,4\n")
+    set_edits(session, {"edited_rows": {0: {"values": "0, 20"}, 1: {"values": "1"}}})
+    assert "Only one possible value: age, day." in session.text()
+    set_edits(session, {"edited_rows": {0: {"values": "0, 20, 99"}, 1: {"values": "7"}}})
+    assert "Only one possible value" not in session.text()
+
+
+def test_page_says_when_rows_will_be_dropped() -> None:
+    session = upload(Session(), "records.csv", b"sex\nF\n")
+    edits = {"values": "F | M | else", "other": "else"}
+    set_edits(session, {"edited_rows": {0: edits}})
+    assert "Rows with other or missing values will be dropped" in session.text()
+    set_edits(session, {"edited_rows": {0: edits | {"missing": "else"}}})
+    assert "will be dropped" not in session.text()
+
+
 def test_workload_names_columns_without_values() -> None:
     session = upload(Session(), "records.csv", b"age,sex\n31,F\n")
     set_edits(session, {"edited_rows": {1: {"values": "F | M"}}})

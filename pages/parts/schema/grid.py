@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import streamlit as st
 
 from engine._format import pluralize
 from engine.errors import SchemaError
-from engine.workload import Attribute, Schema
+from engine.workload import Attribute, Schema, integer_bins
 from engine.workload.schema_io import HIERARCHIES_KEY
 from engine.workload.schema_rows import (
     FLAGS,
@@ -42,11 +42,12 @@ MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
-    "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or by first, last and"
-    " step `0:100:5` · dates `2024-01:2024-12:month` or `2024-01-01:2024-12-31:day` · number of"
-    " codes `10`"
+    "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or `first edge:last"
+    " edge:step`, as in `0:100:5` · dates `2024-01:2024-12:month` or `2024-01-01:2024-12-31:day` ·"
+    " number of codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
+MAX_DOMAINS = 12  # attributes whose cells are listed below the grid
 FORMAT_COLUMNS = ("decimal", "thousands", "date_format")
 SHOW_FORMATS = "schema_formats"  # key of the switch for `FORMAT_COLUMNS`
 THOUSANDS_SIGNS = {
@@ -233,7 +234,48 @@ def draw(schema: Schema | None) -> None:
     st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
     if schema is not None:
+        note_domains(schema)
         note_incomplete(schema)
+
+
+def note_domains(schema: Schema) -> None:
+    """Draw how the entries were read: the cells of the attributes, and what to check."""
+    lines = [
+        f"**{escape_markdown(attribute.name)}**:"
+        f" {escape_markdown(integer_bins.domain_text(attribute))}"
+        for attribute in schema.attributes[:MAX_DOMAINS]
+    ]
+    if (omitted := len(schema) - len(lines)) > 0:
+        lines.append(f"and {pluralize(omitted, 'attribute')} more")
+    st.caption(" · ".join(lines))
+    if names := _names(schema, integer_bins.could_be_integer):
+        st.caption(
+            f"If {names} can only be whole numbers, tick **integers**: “16–20” then replaces"
+            " “[16, 21)”."
+        )
+    if names := _names(schema, lambda attribute: attribute.size == 1):
+        st.warning(
+            f"Only one possible value: {names}. Enter all values, or delete the row: an attribute"
+            " with one value splits no counts."
+        )
+    if any(map(_drops_rows, schema.attributes)):
+        st.caption(
+            "Rows with other or missing values will be dropped, except where **others as**,"
+            " **missing as** or **clip** says how to count them."
+        )
+
+
+def _names(schema: Schema, condition: Callable[[Attribute], bool]) -> str:
+    """Return the names of the attributes that meet a condition, at most `MAX_NAMES`, as Markdown."""
+    names = [attribute.name for attribute in schema.attributes if condition(attribute)]
+    more = ", …" if len(names) > MAX_NAMES else ""
+    return escape_markdown(", ".join(names[:MAX_NAMES]) + more)
+
+
+def _drops_rows(attribute: Attribute) -> bool:
+    """Return whether rows with some values of a column are dropped: unlisted or missing ones."""
+    counts_others = attribute.other is not None or attribute.clip
+    return not counts_others or attribute.missing is None
 
 
 def note_incomplete(schema: Schema) -> None:
@@ -340,8 +382,9 @@ def _columns(*, with_levels: bool) -> dict[str, Any]:
             "possible values",
             width=170 if with_levels else 290,
             help=(
-                "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first:last:step, 0:100:5."
-                " Dates: 2024-01:2024-12:month or 2024-01-01:2024-12-31:day. Codes: how many, 10."
+                "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first edge:last edge:step,"
+                " 0:100:5. Dates: 2024-01:2024-12:month or 2024-01-01:2024-12-31:day. Codes: how"
+                " many, 10."
             ),
         ),
         "other": text(
