@@ -13,7 +13,12 @@ from engine import figures
 from engine.mechanisms import mechanism_class, title_of
 from engine.privacy import Budget
 from pages.parts.compare import mechanism_form
-from pages.parts.compare.run import Compared, available_choices, current_choice
+from pages.parts.compare.run import (
+    Compared,
+    available_choices,
+    current_choice,
+    is_planning,
+)
 from pages.parts.jobs import plans
 from pages.parts.shell import history
 from pages.parts.shell.error_text import (
@@ -71,13 +76,15 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
     with st.expander(
         f"Options of {escape_markdown(title)}", key="fold_mechanism", on_change="rerun"
     ) as fold:
-        if fold.open:
-            plan = (
-                comparison.plan(current)
-                if comparison is not None and current in comparison.best
-                else plans.plan_of(request_state)
-            )
-            mechanism_form.draw(plan)
+        if not fold.open:
+            return
+        if comparison is not None and current in comparison.best:
+            mechanism_form.draw(comparison.plan(current))
+        elif is_planning(request_state):
+            mechanism_form.draw(None)
+            st.caption("The comparison above is computing this plan.")
+        else:
+            mechanism_form.draw(plans.plan_of(request_state))
 
 
 def _use_selected(key: str, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:

@@ -181,6 +181,17 @@ def running() -> bool:
     return job is not None and job.running
 
 
+def is_planning(request_state: RequestState) -> bool:
+    """Return whether the comparison on the page is computing the plan of the current request."""
+    labels = list(st.session_state.get(CHOSEN, ()))
+    job = job_queue.find(_job_key(request_state, labels, _limit()))
+    return current_choice(request_state)[0] in labels and job is not None and job.running
+
+
+def _job_key(request_state: RequestState, labels: list[str], limit: float) -> str:
+    return f"compare|{request_state.workload_budget_key}|{_digest(*labels)}|{limit}"
+
+
 def run(request_state: RequestState) -> Compared | None:
     """Draw the choice of mechanisms, the forecast and the progress; return the results.
 
@@ -200,8 +211,8 @@ def run(request_state: RequestState) -> Compared | None:
     labels, place = _selected(request_state, all_choices)
     choices = [all_choices[label] for label in labels]
     limit = _settings(request_state, choices, list(all_choices))
-    base = request_state.workload_budget_key
-    key = f"compare|{base}|{_digest(*labels)}|{limit}"
+    key = _job_key(request_state, labels, limit)
+    partial = None
     if not labels:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
@@ -211,14 +222,18 @@ def run(request_state: RequestState) -> Compared | None:
                 or _is_quick_extension(request_state, choices)
             ):
                 begin(key, request_state, choices, limit)
-            _start(key, request_state, choices, limit, place)
+            partial = _partial_results(request_state, key, choices, limit)
+            _start(key, request_state, choices, limit, place, partial)
     job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
-    if job_result is None:
-        return _partial_results(request_state, key, choices, limit) or _previous(
-            key, base, current_choice(request_state)[0]
-        )
-    st.session_state[LAST] = key
-    return _compared(job_result, key, current_choice(request_state)[0])
+    if job_result is not None:
+        st.session_state[LAST] = key
+        return _compared(job_result, key, current_choice(request_state)[0])
+    job = job_queue.find(key)
+    if partial is not None and job is not None and job.running:
+        finished = len(partial.results.frame)
+        st.caption(f"{finished} of {pluralize(len(choices), 'mechanism')} so far")
+        return partial
+    return _previous(key, request_state.workload_budget_key, current_choice(request_state)[0])
 
 
 def _default_selection(
@@ -349,8 +364,12 @@ def _start(
     choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
     place: DeltaGenerator,
+    partial: Compared | None,
 ) -> None:
-    """Draw the start button in the column ``place``, and the expected time below the columns."""
+    """Draw the start button in the column ``place``, and the expected time below the columns.
+
+    The expected time is that of the mechanisms without a result in ``partial``.
+    """
     job = job_queue.find(key)
     table = _expected_of(request_state, choices, limit)
     is_running, is_done = job is not None and job.running, job is not None and job.done
@@ -369,8 +388,15 @@ def _start(
         help="This comparison is done; its results are below." if is_done else None,
         width="stretch",
     )
-    done_text = "Done: the results are below."
-    st.caption(escape_markdown(done_text if is_done else expected_wait_text(table)))
+    if is_done:
+        st.caption("Done: the results are below.")
+        return
+    finished = [] if partial is None else partial.best
+    text = expected_wait_text(table[~table["mechanism"].isin(finished)])
+    if not text and is_running:
+        text = "Only the lower bound is still being computed."
+    if text:
+        st.caption(escape_markdown(text))
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:
@@ -384,19 +410,18 @@ def _partial_results(
     choices: list[tuple[str, Mapping[str, Any]]],
     limit: float,
 ) -> Compared | None:
-    """Return the results of the mechanisms that a running comparison has finished; draw their number.
+    """Return the results of the mechanisms that this or an earlier comparison has finished.
 
-    None if the job ``key`` is not running, or if no mechanism has finished.
+    None if the job ``key`` is done, or if no mechanism has finished.
     """
     job = job_queue.find(key)
-    if job is None or not job.running:
+    if job is not None and job.done:
         return None
     partial = partial_comparison(
         request_state.required_workload, request_state.budget, choices, time_limit=limit
     )
     if partial is None:
         return None
-    st.caption(f"{len(partial.frame)} of {pluralize(len(choices), 'mechanism')} so far")
     choices_by_label = {label_of(name, options): (name, options) for name, options in choices}
     return Compared(
         results=partial,

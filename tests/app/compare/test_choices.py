@@ -133,12 +133,19 @@ def test_cancelled_comparison_ends_all_processes() -> None:
 def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
     coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow tuning
-    session = Session(plan=permalink.packed(RequestState(workload=coupled)))
+    request = RequestState(workload=coupled, options={"centers": "tuned"})
+    session = Session(plan=permalink.packed(request))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")
     assert "The comparison is running" in session.text()
     assert "Press Compare above" not in session.text()
     session.until(lambda: "1 of 2 mechanisms so far" in session.text())
+    assert "QuerySmasher (tuned) is expected to take" in session.text()
+    assert "the others less" not in session.text()  # the other mechanism is done
+    # the comparison computes the plan of the current mechanism, so no button offers to compute it
+    session.set(fold_mechanism=True)
+    assert "The comparison above is computing this plan." in session.text()
+    assert "plan_now" not in [b.key for b in session.app.button]
     assert f"{title_of('wff')} is the most accurate of 1 mechanism" in session.text()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.text())
