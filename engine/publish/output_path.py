@@ -1,7 +1,7 @@
 """Output paths: checks before a file is written, and atomic output.
 
 A file is written under a temporary name and renamed when it is complete.  An existing file is
-replaced only on request, and only if `check_target` recognizes it as an earlier output.
+replaced only on request, and only if it is recognized as an earlier output, see `check_target`.
 
 `added_columns` chooses names for the columns of a file that are not attributes.
 """
@@ -54,7 +54,7 @@ def is_added(column: str, name: str) -> bool:
 
 
 PathText = str | os.PathLike[str]
-# Beside the ledger "x" are the folder "x.results" and the files "x.key" and "x-journal".
+# A ledger "x" can have the folder "x.results" and the files "x.key" and "x-journal" beside it.
 LEDGER_SUFFIXES = (".results", ".key", "-journal")
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
 PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
@@ -141,7 +141,7 @@ def new_file(
     overwrite: bool = False,
     is_replaceable: Callable[[Path], bool] | None = None,
 ) -> Iterator[Path]:
-    """Yield a temporary path, whose file is renamed to ``path`` at the end of the context.
+    """Yield a temporary path; rename its file to ``path`` at the end of the context.
 
     If the context ends with an exception, the temporary file is removed.
 
@@ -184,8 +184,7 @@ def _belongs_to_ledger(target: Path) -> bool:
 
 
 def _is_answers(target: Path) -> bool:
-    """Return whether a file contains answers, tables or synthetic records that this project
-    wrote."""
+    """Return whether a file looks like answers, tables or synthetic records of this project."""
     import pyarrow.parquet as pq
 
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 
 README = "README.md"
-MAX_FOOTER = 1_000_000  # largest parquet footer in bytes, without one byte per row
+MAX_FOOTER = 1_000_000  # a parquet footer has at most this number of bytes, plus one per row
 # field types of the compact protocol of Thrift
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (
     0,
@@ -82,10 +82,9 @@ MAX_NESTING = 8  # levels of structs and lists in a page header
 
 
 def check_pages(path: Path, max_bytes: int, rows: int) -> None:
-    """Raise ValueError unless a parquet file has ``rows`` rows and is small enough to be read.
+    """Raise ValueError unless a parquet file has ``rows`` rows and its sizes are within limits.
 
-    It is small enough if all its pages together have at most ``max_bytes`` bytes after
-    decompression.
+    All pages together may have at most ``max_bytes`` bytes after decompression.
 
     >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -331,8 +330,7 @@ class ArrayFile:
     def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
         """Open a file of at most ``max_arrays`` arrays for reading.
 
-        Raises: PlanError if the file has more arrays or is damaged.  Some damage is found only by
-        `read`, which raises PlanError as well.
+        Raises: PlanError if the file has more arrays, or is damaged.  `read` finds other damage.
         """
         with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
@@ -345,7 +343,8 @@ class ArrayFile:
         except (KeyError, ValueError):
             raise PlanError(
                 f"The array {quote_public(name)} of the measurements is missing, or does not have "
-                f"the shape {shape} that the plan implies. Give the package as it was published."
+                f"the type and the shape {shape} that the plan implies. Give the package as it was "
+                "published."
             ) from None
 
 
@@ -497,10 +496,10 @@ def rows_formula(strategy: Strategy) -> EntryRows | None:
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     """Write the released integers and the equations that they measure; return the paths.
 
-    If integers and plan do not determine the estimates (`in_one_step`), the estimates are written
+    If integers and plan do not determine the estimates (`integers_determine_estimates`), the estimates are written
     instead.
     """
-    if not in_one_step(measurement):
+    if not integers_determine_estimates(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
     array_names: dict[Strategy, str] = {}
@@ -541,12 +540,11 @@ def _row_arrays(strategy: Strategy, name: str) -> dict[str, npt.NDArray[Any]]:
     return {name: formula.entries, **layouts}
 
 
-def in_one_step(measurement: Measurement) -> bool:
+def integers_determine_estimates(measurement: Measurement) -> bool:
     """Return whether the released integers and the plan determine the estimates.
 
-    They do not if the measurement is the second stage of a two-stage release, or if this machine
-    computes other strategy rows from the plan (rotated by other eigenvectors) than the machine that
-    measured.
+    They do not after the second stage of a two-stage release.  They do not, either, if this machine
+    computes other strategy rows from the plan (rotated eigenvectors) than the one that measured.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
@@ -593,9 +591,9 @@ def read_measurements(
 ) -> Measurement:
     """Read the measurement of a plan from the files that `write_measurements` wrote.
 
-    If the files have integers and equations, the plan of the result has the strategy rows in the
-    files, because the machine that measured may have computed rotated rows (`Strategy.by_rows`).
-    If the files have estimates, the result has these estimates and no answers on the grid.
+    If the files have integers and equations, the plan of the result has the strategy matrices in
+    the files, because the machine that measured may have computed rotated rows
+    (`Strategy.by_rows`).  If the files have estimates, the result has no answers on the grid.
 
     Parameters
     ----------
@@ -607,6 +605,7 @@ def read_measurements(
     ------
     PlanError : the files have another format or are damaged, a block is missing, or the equations
         in the files are not equivalent to those of the plan.
+    ValueError : measurements.json is not JSON.
     """
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
@@ -666,7 +665,7 @@ def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, 
 
 
 def _check_block(block: Block, entry: Any) -> None:
-    """Raise PlanError unless the description of a block has all fields with the right types."""
+    """Raise PlanError if the description of a block in measurements.json is damaged."""
     texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
     if (
         not isinstance(entry, dict)
@@ -694,8 +693,7 @@ def _with_measured_rows(
     ----------
     entry : description of the block in measurements.json.
     strategies : cache, which this function extends: (strategy of the plan, name of its rows in the
-        files) -> strategy with the rows in the files.  With it, blocks that share a strategy in the
-        plan share one in the result.
+        files) -> strategy with the rows in the files.
 
     Raises: PlanError if the description is not that of the block.
     """
@@ -711,36 +709,44 @@ def _with_measured_rows(
         matches = np.allclose(weights, block.weights, rtol=1e-9)
     if not matches:
         raise _mismatch(block)
+    # Rows that are rotated by other eigenvectors have answers of the same distribution only for
+    # Gaussian noise without row weights.
+    may_rotate = block.weights is None and block.law == "gaussian"
     factors = []
-    for f, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
-        shared, formula = (strategy, f["rows"]), rows_formula(strategy)
-        if "form" in f:
-            if formula is None or f["form"] != formula.form:
-                raise _mismatch(block)
-            entries = arrays.read(f["rows"], "f", formula.entries.shape)
-            if not np.allclose(entries, formula.entries, rtol=1e-9, atol=0.0):
-                raise _mismatch(block)
-            for key, layout in formula.layout.items():
-                if not np.array_equal(arrays.read(f"{f['rows']}_{key}", "i", layout.shape), layout):
-                    raise _mismatch(block)
+    for factor, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
+        if "form" in factor:
+            _check_formula(block, strategy, factor, arrays)
             factors.append((axes, strategy))
             continue
-        measured_strategy = strategies.get(shared) or strategy.by_rows(
-            arrays.read(f["rows"], "f", strategy.rows.shape)
+        key = strategy, factor["rows"]
+        measured_strategy = strategies.get(key) or strategy.by_rows(
+            arrays.read(factor["rows"], "f", strategy.rows.shape)
         )
-        # Rows that are rotated by other eigenvectors have answers of the same distribution only for
-        # Gaussian noise without row weights.
-        may_rotate = block.weights is None and block.law == "gaussian"
         if measured_strategy is None or not (
             may_rotate or np.allclose(measured_strategy.rows, strategy.rows, rtol=1e-9, atol=1e-12)
         ):
             raise _mismatch(block)
-        strategies[shared] = measured_strategy
+        strategies[key] = measured_strategy
         factors.append((axes, measured_strategy))
     unchanged = all(
         one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True)
     )
     return block if unchanged else replace(block, factors=tuple(factors))
+
+
+def _check_formula(
+    block: Block, strategy: Strategy, factor: Mapping[str, Any], arrays: ArrayFile
+) -> None:
+    """Raise PlanError unless the formula of strategy rows in the files is that of ``strategy``."""
+    formula, name = rows_formula(strategy), factor["rows"]
+    if formula is None or factor["form"] != formula.form:
+        raise _mismatch(block)
+    entries = arrays.read(name, "f", formula.entries.shape)
+    if not np.allclose(entries, formula.entries, rtol=1e-9, atol=0.0):
+        raise _mismatch(block)
+    for key, layout in formula.layout.items():
+        if not np.array_equal(arrays.read(f"{name}_{key}", "i", layout.shape), layout):
+            raise _mismatch(block)
 
 
 def _mismatch(block: Block) -> PlanError:

@@ -8,11 +8,12 @@ plan.json                      the plan: schema, workload, budget, mechanism and
 measurements.json, .npz        the released integers with the equations that they measure, as JSON
                                and as NumPy arrays
 certificate.json               charged budget, key, privacy guarantee, and the SHA-256 of every
-                               other file
-signature.json                 the ledger's signature of certificate.json, if there is a ledger
+                               other file except signature.json
+signature.json                 the ledger's signature of certificate.json; not in rehearsals, and
+                               not without a ledger
 report.html                    a readable report without external resources
 README.md                      description of the files and of the columns of answers
-check.py                       verifies the package with this project
+check.py                       verifies the package; without this project, only its digests
 published/                     optional: a tables package (see `write_tables`) of this release, with
                                the same plan and released integers
 
@@ -183,8 +184,8 @@ def write_package(
     ----------
     receipt : receipt of the ledger for the spend.  Its hash is written into the certificate, so
         that readers can find out whether the ledger was later reset to an older state.
-    ledger : ledger whose key signs the certificate, which contains the digests of all other files.
-        The package is not signed without a ledger, or if the measurement is a rehearsal.
+    ledger : ledger whose key signs the certificate.  The package is not signed without a ledger, or
+        if the measurement is a rehearsal.
     confidence : confidence level of the intervals.
     overwrite : whether to replace an earlier output of this project; other files are never
         replaced.
@@ -199,15 +200,14 @@ def write_package(
 
     Raises
     ------
-    LimitExceeded : there are more published tables than a package may have.
+    LimitExceeded : the published tables have too many rows or files, see `check_size`.
     PlanError : the confidence level is not between 0 and 1, or the path must not be written, see
         `check_target`.
     Cancelled : ``progress`` returned False.
     """
-
-    report_progress, plan = (
-        progress_reporter(progress, "Writing the package was cancelled; no file was left behind."),
-        measurement.plan,
+    plan = measurement.plan
+    report_progress = progress_reporter(
+        progress, "Writing the package was cancelled; no file was left behind."
     )
     with (
         new_file(path, overwrite=overwrite) as partial,
@@ -430,7 +430,10 @@ def _picture(picture: Picture, chart: str = "") -> str:
 
 
 def _interval_chart(answers: pd.DataFrame) -> str:
-    """Return an SVG drawing of answers with intervals, one row per answer."""
+    """Return an SVG drawing of answers with intervals, one row per answer.
+
+    The result is empty if an interval is infinite.
+    """
     low, high = min(0.0, answers["low"].min()), max(1.0, answers["high"].max())
     if not math.isfinite(high - low):
         return ""
@@ -462,7 +465,7 @@ _NEIGHBOURS = {
     REPLACE_ONE: "one person replaced by another",
 }
 # fields of the certificate that the report shows in a table: key -> (label, function that formats
-# the value); the report shows the other fields in sentences
+# the value)
 _FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "status": ("Status", str),
     "dataset": ("Dataset", str),

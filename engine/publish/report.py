@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "csv")
 REHEARSAL_MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
-ANSWERS_PER_BATCH = 1 << 17  # number of answers that are written together
+ANSWERS_PER_BATCH = 1 << 17  # smallest number of answers that are written together
 # number of answers of a group that are computed together; larger than ANSWERS_PER_BATCH, because
 # each computation builds the complete table of the group
 ANSWERS_PER_TABLE = 1 << 22
@@ -63,9 +63,9 @@ def write_answers(
 
     Columns: attributes, family, query (text), answer, std, low, high.  The file of a rehearsal has
     the additional first column status, with REHEARSAL in every row.  Answers are computed and
-    written in batches, so that millions of answers need little memory.  In CSV, texts that a
-    spreadsheet would interpret as formulas get a leading quote, and bins of integers are written as
-    "0 to 9" in place of "[0, 10)".
+    written in batches, so that not all of them are in memory.  In CSV, texts that a spreadsheet
+    would interpret as formulas get a leading quote, and bins of integers are written as "0 to 9" in
+    place of "[0, 10)".
 
     The file is written atomically.  An earlier output of this project is replaced only with
     ``overwrite``; any other file is never replaced.
@@ -116,7 +116,7 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
             pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema
         ]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
-    # noisy numbers do not compress; compressing them would take longer than computing them
+    # noisy numbers do not compress
     texts = ["attributes", "family", "query", "status"]
     compression = {name: "zstd" if name in texts else "none" for name in schema.names}
     return pq.ParquetWriter(
@@ -177,10 +177,7 @@ def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
 
 
 def escape_texts(table: pa.Table) -> pa.Table:
-    """Return the table with texts and column names that a spreadsheet does not read as formulas.
-
-    See `escape_formula`.
-    """
+    """Return the table with a quote before texts and column names that could be formulas."""
     import pyarrow.compute as pc
 
     columns = []
@@ -242,8 +239,8 @@ def write_published(
 
     Raises
     ------
-    PlanError : the format is not "parquet" or "csv", or the path must not be written, see
-        `check_target`.
+    PlanError : the format is not "parquet" or "csv", the confidence level is not between 0 and 1,
+        or the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     check_choice("format", format, FORMATS, error=PlanError)

@@ -3,37 +3,35 @@
 The package is one zip of plain text files that needs no software of this project:
 
 README.md, codebook.md           description of tables, columns and their uses
-table1_age.csv, ...              one row per query, with a code and a label column for every
-                                 attribute
-table2_age_sex_crosstab.csv, ... published counts of two attributes as rows and columns, for
-                                 spreadsheets
-totals.csv                       for each table of counts: number of suppressed counts, and the sums
+table1_age.csv, ...              one row per query; if the queries are the cells of a table, with a
+                                 code and a label column for every attribute
+table2_age_sex_crosstab.csv, ... published counts of the cells of two attributes as rows and
+                                 columns, for spreadsheets
+totals.csv                       for each table of cells: number of suppressed counts, and the sums
                                  with and without them
 tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
 registry.json                    the fields of public registries of deployments, or "not stated"
-plan.json, measurements.json     the plan and the released integers; how.json has the options of
-                                 publishing. `verify_package` recomputes all files from these
-recompute.R and its files        the released integers, and an R script that recomputes estimates
-                                 and standard errors; only for plans with one of the two forms below
+plan.json, how.json              the plan, and the options of publishing
+measurements.json, .npz          the released integers.  `verify_package` recomputes all other files
+                                 from these four files
+recompute.R and its files        the released integers as CSV, and an R script that recomputes
+                                 estimates and standard errors; only for releases that have one of
+                                 the two forms below
 
 The workbook (.xlsx) has these sheets:
 
 Cover               guarantee and recommended use of the numbers
 Contents            all tables with links and shares of publishable numbers
-Table 1, ...        one row per query: labels, published count with interval and flag, then the
-                    unbiased answer
-Table 2 crossed     published counts of two attributes as rows and columns
+Table 1, ...        one row per query: labels or query, published count with interval and flag, then
+                    the unbiased answer
+Table 2 crossed     published counts of the cells of two attributes as rows and columns
 Codebook            the labels of every attribute
 
-Sheets follow the accessibility rules of statistical offices: one table per sheet, the title in the
-first cell, no merged cells and no information by color only.  Texts are written as strings, so that
-no label becomes a formula or a link.
+Sheets follow the accessibility rules of statistical offices: one table per sheet, a title above it,
+no merged cells and no information by color only.  Texts are written as strings, so that no label
+becomes a formula or a link.
 
-The released integers are exported as CSV in one of two forms if the plan allows one of them, each
-with an R script that recomputes all answers.
-
-**Open form**, for plans whose blocks are products of single attributes.  The table on attributes A
-is
+**Open form** of the released integers, see `is_open`.  The table on attributes A is
 
     sum over residual spaces B inside A of
         (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the attributes of A outside B.
@@ -48,7 +46,7 @@ where c_B(q) are the coefficients q, summed over the attributes of A outside B w
 weights.  A residual space with a public table has the cells of this table as integers, grid 1 and
 noise 0.
 
-**Linear form**, for plans that measure attributes jointly.  Let z be the integers, g their grids
+**Linear form** of the released integers, see `is_linear`.  Let z be the integers, g their grids
 and s the standard deviations of their noise, both in counts.  Let W_t be the weights of table t,
 with one row per query and one column per integer.  The answers of table t are W_t (g z).  Noise is
 independent, so the covariance of the answers of tables t and u is W_t diag(s^2) W_u^T.  If there
@@ -92,7 +90,7 @@ from engine.postprocess.published_tables import Published
 from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
-from engine.publish.package_files import in_one_step, write_measurements
+from engine.publish.package_files import integers_determine_estimates, write_measurements
 from engine.publish.report import REHEARSAL_MARK, escape_texts
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
@@ -106,8 +104,8 @@ if TYPE_CHECKING:
 
 
 PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/4"
-# columns of tables.csv: the sum of the first and the last number of a table, which recompute.R
-# checks, and its standard error
+# columns of tables.csv: the sum of the first and the last estimate of a table (the only estimate of
+# a table of one number), and its standard error
 CHECK = "check_first_plus_last"
 CHECK_COLUMNS = (CHECK, f"{CHECK}_std")
 # last lines of both R scripts
@@ -204,15 +202,14 @@ if (sys.nframe() == 0) {
 
 
 def is_open(measurement: Measurement) -> bool:
-    """Return whether the released integers can be exported in the open form of the module
-    docstring.
+    """Return whether the released integers can be exported in the open form (module docstring).
 
-    This requires a release in one stage, and a plan whose blocks are products of single attributes,
-    without row weights and without complements.
+    The integers must determine the estimates.  Every block must be a product of strategies on one
+    attribute each, without row weights, and no residual space may have a complement.
     """
     plan = measurement.plan
     return (
-        in_one_step(measurement)
+        integers_determine_estimates(measurement)
         and all(
             block.weights is None
             and not block.union
@@ -230,7 +227,7 @@ def write_open_form(
     """Write the released integers in the open form, as CSV files with an R script.
 
     ``tables`` lists the tables that the script recomputes, as pairs (name, attributes).  Returns
-    the paths of all files.  The module docstring describes the form.
+    the paths of all files.
     """
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
@@ -314,7 +311,7 @@ def write_open_form(
 def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
     """Return the sum of the first and the last cell of a table, and its standard error, as texts.
 
-    The R script recomputes both numbers; the standard error depends on the covariance of the cells.
+    For a table of one cell, the sum is this cell.
     """
     query = np.zeros(measurement.plan.schema.sizes(names))
     query.flat[0] = query.flat[-1] = 1.0
@@ -323,14 +320,14 @@ def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
 
 
 def _cell_matrices(block: Block) -> list[Array]:
-    """Return one matrix per attribute of a block, which maps strategy answers to cells.
+    """Return one matrix per attribute of a block, shape (cells, strategy rows) of the attribute.
 
-    Each has the shape (cells of the attribute, strategy rows of the attribute).
+    The matrix maps strategy answers to cells.
     """
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
-# largest numbers of integers and of weights in the linear form
+# largest numbers of released integers, and of weights (integers times queries), in the linear form
 MAX_INTEGERS, MAX_WEIGHTS = 2_000, 2_000_000
 LINEAR_CODE = (
     r"""# Recomputes estimates, standard errors and the error of a sum from the released integers, in base R.
@@ -375,17 +372,17 @@ if (sys.nframe() == 0) {
 
 
 def is_linear(measurement: Measurement) -> bool:
-    """Return whether the released integers can be exported in the linear form.
+    """Return whether the released integers can be exported in the linear form (module docstring).
 
-    This requires a release in one stage in which every query has an answer, at most `MAX_INTEGERS`
-    integers and at most `MAX_WEIGHTS` weights.  The module docstring describes the form.
+    The integers must determine the estimates, and every query must have an answer.  There may be at
+    most `MAX_INTEGERS` released integers, and `MAX_WEIGHTS` products of an integer and a query.
     """
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
     return (
         rows <= MAX_INTEGERS
         and rows * plan.workload.queries <= MAX_WEIGHTS
-        and in_one_step(measurement)
+        and integers_determine_estimates(measurement)
         and all(_all_answered(measurement, number) for number in range(len(plan.workload.groups)))
     )
 
@@ -396,8 +393,8 @@ MAX_NAME_LENGTH = 60  # characters of the attributes in a file name
 def table_names(groups: Sequence[Group]) -> list[str]:
     """Return the names of the tables of all groups, which are valid as file names and in R.
 
-    A name has the number of the group, from 1, and the ASCII letters and digits of its attributes,
-    cut to `MAX_NAME_LENGTH` characters.
+    A name has the number of the group, from 1, and the names of its attributes, cut to
+    `MAX_NAME_LENGTH` characters.  Other characters than ASCII letters and digits become "_".
 
     >>> from engine.workload import Schema, Workload
     >>> schema = Schema.from_json('{"Age group": 3, "sex": 2}')
@@ -415,8 +412,7 @@ def table_names(groups: Sequence[Group]) -> list[str]:
 def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[str]) -> list[Path]:
     """Write the released integers in the linear form, as CSV files with an R script.
 
-    ``names`` has the name of the table of every group.  Returns the paths of all files.  The module
-    docstring describes the form.
+    ``names`` has the name of the table of every group.  Returns the paths of all files.
     """
     plan, files = measurement.plan, [folder / "recompute.R"]
     files[0].write_text(LINEAR_CODE, encoding="utf-8")
@@ -502,8 +498,7 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000
-# Largest number of files in a package besides the tables and besides the matrices and weights that
-# recompute.R reads.
+# largest number of files in a package, without tables, matrices and weights
 OTHER_FILES = 20
 UNKNOWN = "not stated"
 # columns of tables: name -> (data type, description).  Descriptions are part of the files, which
@@ -565,9 +560,9 @@ def write_tables(
 
     Raises
     ------
-    LimitExceeded : there are more than `MAX_TABLE_ROWS` queries, or more files than
-        `verify_package` accepts.
-    PlanError : the path must not be written, see `check_target`.
+    LimitExceeded : there are too many rows or files, see `check_size`.
+    PlanError : the confidence level is not between 0 and 1, or the path must not be written, see
+        `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     check_size(uncertainty.published.measurement.plan.workload)
@@ -596,8 +591,7 @@ def write_tables(
 def check_size(workload: Workload, *, other_files: int = 0) -> None:
     """Raise LimitExceeded if a package of tables would have too many rows or files.
 
-    ``other_files`` is the number of files of a release package, if the tables package is a folder
-    in it.
+    ``other_files`` is the number of files of the release package that contains the tables package.
     """
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
@@ -693,9 +687,7 @@ SUMS_NOTE = (
 
 
 def sums_of_counts(published: Published, number: int, shown: Array) -> dict[str, float]:
-    """Return the sums of the published counts of a table, with and without suppressed counts.
-
-    The keys are those of `SUMS`.
+    """Return one row of totals.csv: numbers and sums of the counts of a table, by keys of `SUMS`.
 
     Parameters
     ----------
@@ -711,7 +703,9 @@ def sums_of_counts(published: Published, number: int, shown: Array) -> dict[str,
 
 
 def sums_text(sums: Mapping[str, float]) -> str:
-    """Return a sentence on what the suppressed counts of a table add to its sum; empty without any.
+    """Return a sentence with the sums of a table without and with its suppressed counts.
+
+    The result is empty if no count is suppressed.
 
     >>> sums_text({"counts": 11, "suppressed": 1, "sum_of_shown": 1955, "sum_with_suppressed": 1980})
     '1 of 11 counts is suppressed: the counts shown sum to 1,955, all counts to 1,980.'
@@ -799,11 +793,11 @@ def labels_of(attribute: Attribute) -> list[str]:
 
 
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
-    """Return the published counts of two attributes as a crosstab.
+    """Return the published counts of two attributes as a crosstab; suppressed counts are NaN.
 
     Rows are the cells of the first attribute of the group, columns those of the second one, after a
-    column of row labels.  A rehearsal has an additional first column with its mark.  Suppressed
-    counts are NaN.  ``frame`` is the result of `labelled_rows`.
+    column of row labels.  ``frame`` is the result of `labelled_rows`.  If it has the column
+    ``status``, the first column of the crosstab marks the rehearsal.
     """
     import pandas as pd
 
@@ -820,7 +814,7 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
 
 
 def _column(values: pd.Series) -> pa.Array:
-    # string columns of pandas must become Arrow strings, the only type that `escape_texts` escapes
+    # `escape_texts` does not escape large_string, the Arrow type of string columns of pandas
     return pa.array(
         values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True
     )
@@ -1088,7 +1082,8 @@ def _metadata(described: Described) -> dict[str, object]:
 MAX_WORKBOOK_ROWS = 250_000  # a spreadsheet needs more than a minute to open more rows
 MAX_SHEET_COLUMNS = 16_000  # Excel allows 16,384 columns
 MAX_CELL_CHARS = 32_767  # limit of Excel
-MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, COVER_CHARS = 60, 10, 100  # widths of columns in characters
+# widths of columns in characters
+MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, NUMBER_CHARS, COVER_CHARS = 60, 10, 14, 100
 LINE_POINTS = 15  # height of a line of text in points
 MAX_HEAD_LINES = 6
 # columns of the tables in a workbook, in this order: name in `COLUMNS` -> heading
@@ -1136,7 +1131,8 @@ def write_workbook(
     Raises
     ------
     LimitExceeded : more than 250,000 queries; `write_tables` and `write_published` accept more.
-    PlanError : the path must not be written, see `check_target`.
+    PlanError : the confidence level is not between 0 and 1, or the path must not be written, see
+        `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     workload = uncertainty.published.measurement.plan.workload
@@ -1274,8 +1270,8 @@ class _WorkbookWriter:
     def table(self, number: int, first: int) -> None:
         """Write the sheet of group ``number``, with one row per query.
 
-        If the queries are the cells of two attributes, a second sheet shows the published counts as
-        a crosstab.  ``first`` is the number of the group's first query in the whole release.
+        If the queries are the cells of two attributes, `_crosstab` writes a second sheet.
+        ``first`` is the number of the group's first query in the whole release.
         """
         group = self.measurement.plan.workload.groups[number]
         frame = labelled_rows(self.errors, number, first, self.rule, self.confidence)
@@ -1298,7 +1294,7 @@ class _WorkbookWriter:
             self._crosstab(number, frame)
 
     def _crosstab(self, number: int, frame: pd.DataFrame) -> None:
-        """Write the published counts of group ``number`` as a crosstab, unless it is too wide.
+        """Write the published counts of group ``number`` as a crosstab, if Excel has enough columns.
 
         ``frame`` is the result of `labelled_rows` for the group.
         """
@@ -1354,21 +1350,17 @@ class _WorkbookWriter:
     def _body(
         self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]
     ) -> None:
-        """Write the table ``frame`` from ``row`` on; NaN becomes an empty cell.
+        """Write the table ``frame`` from ``row`` on, with a filter.
 
-        ``names`` are the headings of the columns.  ``counts`` has the columns of ``frame`` that
-        contain published counts; they are shown without decimals if the tables are integer.
+        ``names`` are the headings of the columns, ``counts`` the columns of ``frame`` with published
+        counts.  NaN becomes an empty cell, and an infinite number the text "inf" or "-inf".
         """
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         are_texts = [column.dtype.kind not in "if" for column in columns]
-        widths = [
-            (
-                min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, 2 + max(map(len, column), default=0)))
-                if is_text
-                else 14
-            )
-            for column, is_text in zip(columns, are_texts, strict=True)
-        ]
+        widths = []
+        for column, is_text in zip(columns, are_texts, strict=True):
+            width = 2 + max(map(len, column), default=0) if is_text else NUMBER_CHARS
+            widths.append(min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, width)))
         self._heads(sheet, row, names, widths, are_texts)
         formats = [self._number_format(name, is_count=name in counts) for name in map(str, frame)]
         table_rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -1378,13 +1370,16 @@ class _WorkbookWriter:
                     sheet.write_string(
                         sheet_row, k, value[:MAX_CELL_CHARS], self.indented if k else None
                     )
+                elif math.isinf(value):
+                    # Excel has no infinite numbers; a standard error is infinite without measurement
+                    sheet.write_string(sheet_row, k, str(value))
                 elif not math.isnan(value):
                     sheet.write_number(sheet_row, k, value, formats[k])
         if len(frame):
             sheet.autofilter(row, 0, row + len(frame), len(names) - 1)
 
     def _number_format(self, name: str, *, is_count: bool) -> Any:
-        """Return the format of a column of numbers: published counts, shares or other numbers."""
+        """Return the format of a column of numbers; counts of integer tables have no decimals."""
         if is_count:
             are_integers = self.errors.published.people is not None
             return self.integer_format if are_integers else self.decimal_format

@@ -1,7 +1,7 @@
 """Verification of release packages and tables packages, without the records.
 
-The certificate and the answers of a release package are recomputed from its plan and its released
-integers and compared, and its digests and signature are checked.  All files of a tables package are
+In a release package, the digests and the signature are checked; the certificate and the answers are
+recomputed from the plan and the measurements and compared.  The files of a tables package are
 recomputed and compared.
 """
 
@@ -61,11 +61,13 @@ MAX_DRAWS = 10_000  # bounds the time of verification, because each draw fits al
 def table_problems(
     files: PackageFiles, public_key: str | None, ledger: str | Path | None
 ) -> list[str]:
-    """Return one message per problem of a tables package; the list is empty if it is valid.
+    """Return messages of the problems of a tables package; the list is empty if it is valid.
 
-    All files that `write_tables` writes are recomputed from the plan and the released integers and
-    compared.  Tables packages are not signed, so giving ``public_key`` is a problem.  If ``ledger``
-    is given, it must contain the spend of the plan.
+    The files of `write_tables` are recomputed from the plan and the measurements and compared.
+    Tables packages are not signed, so giving ``public_key`` is a problem.  If ``ledger`` is given,
+    it must contain the spend of the plan.
+
+    Raises: EngineError or ValueError if a file cannot be read.
     """
     how = _options(files.read(HOW, MAX_SMALL))
     if missing := sorted({PLAN, *NAMES} - set(files.names)):
@@ -102,8 +104,8 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # measurements.npz is not compared by its bytes, which can differ for equal arrays; its
-        # arrays were already checked above
+        # The bytes of measurements.npz can differ for equal arrays.  `read_measurements` has checked
+        # the arrays.
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:
@@ -117,7 +119,7 @@ def table_problems(
 
 
 def _options(text: bytes) -> dict[str, Any]:
-    """Return the content of how.json; raise PlanError if an option is missing or malformed."""
+    """Return the content of how.json; raise PlanError unless format and options are valid."""
     how = parse_json(text)
     if not isinstance(how, dict) or how.get("format") != TABLES_FORMAT:
         format_name = how.get("format") if isinstance(how, dict) else None
@@ -206,10 +208,9 @@ def _near(one: str, other: str) -> bool:
     """Return whether two texts are numbers that differ by at most `TABLE_TOLERANCE`.
 
     The tolerance is relative or absolute, whichever allows more.  The result is False for two
-    integers, which have no tolerance.
+    integers, which are the same on every machine and need no tolerance.
     """
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
-        # integers are the same on every machine, so they need no tolerance
         return False
     try:
         return math.isclose(
@@ -244,18 +245,19 @@ TEXT_FIELDS = ("claim", "bound")
 def verify_package(
     path: str | Path, *, public_key: str | None = None, ledger: str | Path | None = None
 ) -> tuple[str, ...]:
-    """Verify a package; return one message per problem, and none if the package is valid.
+    """Verify a package; return messages of its problems, and none if the package is valid.
 
     For a release package, the certificate, the answers, the standard errors and the intervals are
-    recomputed from the plan and the released integers and compared.  For a tables package (of
-    `write_tables`), all files are.  No file is read beyond the size that the plan implies.  A
-    damaged package does not raise an exception, but is reported as a problem.
+    recomputed from the plan and the measurements and compared.  For a tables package (of
+    `write_tables`), all tables are.  Files have size limits, see `package_files`.  A missing or
+    damaged package does not raise an exception, but is reported as a problem.  After some problems,
+    the remaining checks are omitted.
 
     Parameters
     ----------
     path : the zip file, or the folder of its files.
     public_key : hexadecimal public key of the ledger that must have signed the package.  By default
-        the signature may be missing, or must be that of the public key in the package.
+        the signature may be missing; if there is one, it must fit the public key in the package.
     ledger : path of the ledger that must contain the spend of the release; by default no ledger is
         read.
     """
@@ -291,7 +293,10 @@ def verify_package(
 
 
 def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | None) -> list[str]:
-    """Return one message per problem of a release package; the list is empty if it is valid."""
+    """Return messages of the problems of a release package; the list is empty if it is valid.
+
+    Raises: EngineError or ValueError if a file cannot be read.
+    """
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
     certificate_fields = _certificate(text)
     digests = certificate_fields.pop("files")
@@ -385,7 +390,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
 def _published_problems(
     files: PackageFiles, digests: Mapping[str, str], measurement: Measurement
 ) -> list[str]:
-    """Return one message per problem of the published tables in a valid release package."""
+    """Return messages of the problems of the published tables in a valid release package."""
     shared = [name for name in (PLAN, *NAMES) if digests.get(f"{PUBLISHED}{name}") != digests[name]]
     if shared:
         return [f"{PUBLISHED}{name} differs from {name}" for name in shared]
@@ -397,8 +402,8 @@ def _published_problems(
         for name in names
         if how[name] != getattr(measurement, name)
     ]
-    # `table_problems` checks the size of every file and copies it out of the zip, so `tables.path`
-    # can be used afterwards.
+    # If `table_problems` finds no problem, it has copied every file out of the zip, so that
+    # `tables.path` can be used.
     problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
     if problems:
         return problems
@@ -410,7 +415,7 @@ def _published_problems(
 
 
 def _certificate(text: bytes) -> dict[str, Any]:
-    """Parse a certificate; raise PlanError unless the fields used here have valid types."""
+    """Parse a certificate; raise PlanError unless its files, ledger and confidence are valid."""
     # the gap of a plan without a bound is infinite, which Python writes as the constant Infinity
     certificate_fields = parse_json(text, max_memory=MAX_JSON_MEMORY, constants=True)
     if not isinstance(certificate_fields, dict) or not _is_map(
@@ -445,8 +450,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
 def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
     """Return whether a value is a JSON object whose fields have the types in ``kinds``.
 
-    ``kinds`` maps field names to allowed types; the key "" has the allowed types of all other
-    fields.
+    ``kinds`` maps field names to allowed types.  The key "" has the allowed types of all other
+    fields; without this key, other fields are not allowed.  Fields may be missing.
     """
     return isinstance(value, dict) and all(
         type(v) in kinds.get(name, kinds.get("", ())) for name, v in value.items()
@@ -454,9 +459,9 @@ def _is_map(value: Any, kinds: Mapping[str, tuple[type, ...]]) -> bool:
 
 
 def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None) -> list[str]:
-    """Return one message if the signature of the certificate ``text`` is wrong, otherwise none.
+    """Return a message if the signature of the certificate ``text`` is wrong; otherwise none.
 
-    A missing signature is a problem only if a ``public_key`` is required.
+    The signature may be missing if there is no ``public_key``.
     """
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []

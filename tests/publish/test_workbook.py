@@ -164,6 +164,18 @@ def test_integer_tables_are_written_as_integers(tmp_path):
     assert all(math.isclose(v, round(v), abs_tol=0) for v in counts)
 
 
+def test_unmeasured_answers_have_infinite_errors_as_text(tmp_path):
+    workload = Workload(SCHEMA).add(SCHEMA.names[1:], "marginal", weight=0.0)
+    workload = workload.add(SCHEMA.names[1], "marginal").add(SCHEMA.names[2], "marginal")
+    measurement, _ = measured_on(workload, Budget(pcost=0.5), records=300)
+    errors = measurement.publish().uncertainty(draws=2)
+    book = write_workbook(errors, tmp_path / "tables.xlsx")
+    rows = rows_of(book, "Table 1", SCHEMA.names[1])
+    assert set(rows["standard error"]) == {"inf"}
+    assert set(rows["lower end of the estimate"]) == {"-inf"}
+    assert np.isfinite(rows["unbiased estimate"].astype(float)).all()
+
+
 def test_write_workbook_is_deterministic_and_leaves_no_parts(errors, book, tmp_path):
     place = write_workbook(errors, tmp_path / "again.xlsx", rule=RULE, confidence=0.9)
     assert place.read_bytes() == book.read_bytes()
