@@ -673,7 +673,7 @@ class Emphasis:
                 if [len(self.vectors[n]) for n in self.vector_indices[group_class]] != lengths:
                     raise ValueError(
                         "the query weights of the plan (emphasis) do not match the workload: a "
-                        "group needs one weight per query"
+                        "group needs one weight per query of the group, or of each of its parts"
                     )
         return workload
 

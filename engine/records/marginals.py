@@ -741,13 +741,13 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
     Raises
     ------
     DataError
-        The counts have other attributes or rules than the schema; or a requested table is not a
-        margin of any table of the counts.
+        The counts do not have the requested attributes and the rules of the schema; or a requested
+        table is not a margin of any table of the counts.
     """
     for name in {name for names in requested for name in names}:
         if name not in counts.schema or counts.schema[name] != schema[name]:
             raise DataError(
-                f"the counts were made with other values of the attribute {quote_public(name)} than"
+                f"the counts do not have the attribute {quote_public(name)} with the values that"
                 " the schema declares; count the records again"
             )
     if counts.schema.impossible != schema.impossible:

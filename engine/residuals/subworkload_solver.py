@@ -649,10 +649,10 @@ class SubworkloadSolver:
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
-                f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are no "
-                f"products over its attributes. Their strategy needs {needed / 1e9:.1f} GB, more "
-                f"than the limit of {self.memory_limit / 1e9:.1f} GB. Raise memory_limit, or merge "
-                "cells of these attributes."
+                f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are not "
+                "products of queries on single attributes. Their strategy needs "
+                f"{needed / 1e9:.1f} GB, more than the limit of {self.memory_limit / 1e9:.1f} GB. "
+                "Raise memory_limit, or merge cells of these attributes."
             )
         solution = self._solution(
             gram_on_axes(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces
@@ -749,14 +749,14 @@ class SubworkloadSolver:
         return None if self.method != "optimal" or used_matrix else factor.gram
 
     def _matrix_free_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
-        """Return the solution for interval queries or areas, and record its dual weights and
-        status.
+        """Return the solution for interval queries or areas; record its dual weights and status.
 
         ``pi`` is the center, None for a uniform one.
         """
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
-        # Grams that are equal up to scale and rounding errors have the same strategy
+        # Grams that are equal up to scale and rounding errors have the same strategy and the same
+        # ``key``.  The squared error and the bound of a solution are proportional to ``scale``.
         key: Any
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight

@@ -233,8 +233,8 @@ def _parse_invariant(entry: Any) -> tuple[Any, Any]:
     if isinstance(entry, (tuple, list)) and len(entry) == 2:
         return entry[0], entry[1]
     raise SchemaError(
-        f"an invariant cannot be of type {type(entry).__name__}; give a pair of attributes and"
-        " exact values, such as (['region'], [310, 242])"
+        "an invariant is not a pair of attributes and exact values; give a pair such as"
+        " (['region'], [310, 242])"
     )
 
 

@@ -495,9 +495,9 @@ class Schema:
             "attributes",
         }:
             raise SchemaError(
-                f"the keys are not those of a schema; give 'format' (with {_FORMAT!r}) and "
-                "'attributes', and optionally 'person', 'rows_per_person', 'impossible' and "
-                "'invariants'"
+                f"the object is not a schema in the format {_FORMAT!r}; give this text as 'format',"
+                " a list as 'attributes', and optionally 'person', 'rows_per_person', 'impossible'"
+                " and 'invariants'"
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:

@@ -429,7 +429,7 @@ def _sum(
     """
     if depth > MAX_DEPTH:
         raise WorkloadError(
-            f"A sum is nested more than {MAX_DEPTH} levels deep. Use fewer parentheses."
+            f"A sum has more than {MAX_DEPTH} nested operations. Use fewer terms or parentheses."
         )
     if isinstance(node, exp.Paren):
         inner, bound = _sum(node.this, columns, operands, depth + 1)
@@ -563,7 +563,7 @@ class Grouping:
         parts = [self._attributes_of_item(part) for part in node.expressions]
         if not parts:
             raise WorkloadError(
-                "CUBE and ROLLUP need their attributes in brackets. Write GROUP BY CUBE (a, b)."
+                "CUBE and ROLLUP need their attributes in parentheses. Write GROUP BY CUBE (a, b)."
             )
         sizes = range(len(parts), -1, -1)
         if isinstance(node, exp.Rollup):
@@ -692,7 +692,7 @@ def _result(node: exp.Expr | None) -> str:
 
 MAX_TEXT = 200_000
 MAX_TOKENS = 30_000
-MAX_NESTING = 40  # brackets inside each other
+MAX_NESTING = 40  # levels of nested parentheses and square brackets
 # Exceptions that sqlglot raises on texts that are not SQL.
 _PARSER_ERRORS = (
     SqlglotError,
@@ -728,7 +728,7 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
 
     Raises
     ------
-    WorkloadError : if the text is too long or not valid, or has too many tokens or nested brackets.
+    WorkloadError : if the text is not valid or too long, or has too many tokens or nested brackets.
     """
     if not isinstance(text, str):
         raise WorkloadError(f"The SQL is of type {type(text).__name__}. Give a text.")
@@ -756,7 +756,8 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
         depth += (token.token_type in opening) - (token.token_type in closing)
         if depth > MAX_NESTING:
             raise WorkloadError(
-                f"The SQL has more than {MAX_NESTING} nested brackets. Use fewer brackets."
+                f"The SQL has brackets that are nested more than {MAX_NESTING} levels deep. Use"
+                " fewer parentheses or square brackets."
             )
         if token.token_type != TokenType.SEMICOLON:
             statement.append(token)
@@ -961,7 +962,7 @@ def _translate(
             raise WorkloadError(f"Statement {number}: {error}") from None
         except RecursionError:
             raise WorkloadError(
-                f"Statement {number} is nested too deeply. Use fewer brackets."
+                f"Statement {number} is nested too deeply. Use fewer parentheses."
             ) from None
         if len(groups) > MAX_GROUPS:
             raise WorkloadError(
@@ -994,7 +995,7 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
 
 
 def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
-    """Yield the pairs of `sql_readings` for one statement."""
+    """Yield one pair (SQL, predicate on cells) per condition of a statement, as shortened texts."""
     where = select.args.get("where")
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
