@@ -639,17 +639,17 @@ class Joint:
 
 
 class State:
-    """The queries on free attributes at fixed weights of the cells, in bases K of the attributes.
+    """The queries on free attributes in one basis K per attribute, at fixed weights of the cells.
 
-    Bases, and the queries in them, are computed when they are first used.
+    A basis, and the queries in this basis, are computed when they are first used.
 
     Parameters
     ----------
     reduced_workload : the workload after the elimination of attributes with uniform weights.
     s : square roots of the weights of the cells, shape (n,), for every class of equivalent
         attributes.
-    functions : functions of the cells, most important first, shape (n, n), for every class of
-        equivalent attributes.
+    functions : n functions of the cells as columns, shape (n, n), for every class of equivalent
+        attributes.  The first k columns, each times ``s``, span the basis of k functions.
     derivative : whether derivatives are computed.
     """
 
@@ -832,10 +832,12 @@ class DenseNormBound:
     def _layout(
         self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Product, float]
     ) -> GramLayout:
-        """Return the summands of M_T and their rows, for one combination of query families on T.
+        """Return the layout of the Gram M_T of a set T of attributes.
 
-        ``outside`` has the pairs (attribute of T, key of its family); ``terms`` maps products of
-        parts on other attributes to weights.
+        Parameters
+        ----------
+        outside : pairs (attribute of T, key of the query family on it).
+        terms : product of parts on attributes outside T -> its weight.
         """
         # M_T has one block of rows for every set of attributes on which a function other than the
         # constant is taken.  ``first_rows`` has the first row of each block.

@@ -771,7 +771,8 @@ RANK_TOLERANCE = 1e-10
 class CompositionMatrix:
     """Matrix of one sector, shape (r, r), as a function of a composition c.
 
-    A composition has the number c_a of attributes with value a, for every value.  The matrix is
+    A composition contains, for each value a, the number c_a of attributes with this value.  The
+    matrix is
 
         sum_{a<b} pair c_a c_b x_ab x_ab^T + pair (c_a choose 2) x_aa x_aa^T + value c_a g_a g_a^T +
         total g g^T,
@@ -923,9 +924,10 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Com
     )
 
 
-# `shares_norm` begins with random compositions (numbers of attributes with each value).  They are
-# drawn from Dirichlet distributions with the weights of the values as mean.  The parameters of a
-# distribution are the mean times the number of attributes times one of these numbers.
+# `shares_norm` begins with random compositions.  A composition contains, for each value, the number
+# of attributes that have this value.  The compositions are drawn from Dirichlet distributions with
+# the weights of the values as mean.  The parameters of a distribution are the mean times the number
+# of attributes times one of these numbers.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100
@@ -950,13 +952,14 @@ MAX_ENTRIES = 30_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Compositions:
-    """Compositions (numbers of attributes with each value), and their matrices in all sectors.
+    """m compositions, with one matrix per composition and sector.
 
     Attributes
     ----------
-    counts : the compositions, shape (m, n).
-    matrices : one array per sector, shapes (m, r, r).
-    sizes : results of `CompositionMatrix.sizes`, one array per sector, shape (m,).
+    counts : shape (m, n).  Row i is composition i: for each of the n values, the number of
+        attributes that have this value.
+    matrices : result of `CompositionMatrix.matrices` for each sector, shapes (m, r, r).
+    sizes : result of `CompositionMatrix.sizes` for each sector, shapes (m,).
     """
 
     counts: Array
@@ -985,8 +988,8 @@ class Compositions:
 class CompositionBound:
     """Lower bound on the nuclear norm, as a function of the shares of compositions.
 
-    A composition is the number of attributes with each value.  Its share is the total weight of the
-    cells with this composition.
+    A composition contains, for each value, the number of attributes that have this value.  Its
+    share is the total weight of the cells with this composition.
 
     Parameters
     ----------
@@ -1146,8 +1149,8 @@ def shares_norm(
 ) -> float:
     """Search for weights of cells with a large nuclear norm, and return this norm.
 
-    The weight of a cell depends only on its composition (the number of attributes with each value).
-    These weights are not products of one weight per attribute.
+    The weight of a cell depends only on its composition: for each value, the number of attributes
+    that have this value.  These weights are not products of one weight per attribute.
 
     The result is 0 without a search unless all of these conditions hold:
 

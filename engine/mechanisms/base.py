@@ -412,8 +412,8 @@ def _cheaper_requests(part: Part) -> list[str]:
     return ["choose the marginal in place of these queries"]
 
 
-# A time limit never excludes a strategy that takes at most this time without search steps, in
-# seconds.
+# A time limit excludes no strategy with at most this expected time, in seconds.  The expected time
+# does not include search steps.
 MIN_REFUSED_SECONDS = 1.0
 
 

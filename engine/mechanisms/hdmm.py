@@ -261,7 +261,7 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
 
 
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
-    """Return the optimal v for Gaussian noise, or None if the formula gives a negative entry.
+    """Return the optimal marginal weights v for Gaussian noise, or None if an entry is negative.
 
     The squared error of the result equals the lower bound `marginal_svd_bound`.
 
@@ -283,7 +283,7 @@ def closed_form(lattice: Lattice, traces: Array) -> Array | None:
 
 
 def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
-    """Return the optimal v without the constraint v >= 0, up to a constant factor."""
+    """Return the marginal weights v that are optimal without the constraint v >= 0, up to scale."""
     dimensions, cells = _dimensions(lattice)
     return lattice.inverse(np.sqrt(traces * cells / dimensions))
 
@@ -411,7 +411,7 @@ def marginal_strategy(
 def _search_shares(
     lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator
 ) -> tuple[Array, str]:
-    """Search for the v with the smallest error.
+    """Search for the marginal weights v with the smallest error.
 
     Gaussian noise needs one start, because the problem is convex.  Laplace noise has several starts.
 
@@ -456,7 +456,7 @@ def _search_shares(
 
 
 def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Set negligible weights v to 0, and return the weights scaled to sensitivity 1.
+    """Set negligible marginal weights v to 0, and return the weights scaled to sensitivity 1.
 
     No weight is set to 0 if that would increase the error by more than a rounding error.
     """
@@ -474,8 +474,8 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
 
     all_weights = normalize(v)
     budget_of_marginals = v if is_gaussian else np.sqrt(v)
-    # A weight is negligible if its budget is below ``threshold`` times the largest budget.  Large
-    # thresholds come first, because they leave out the most marginals.
+    # The weights of marginals with less than ``threshold`` times the largest budget are negligible.
+    # The largest threshold is tried first, because it leaves out the most marginals.
     for threshold in (1e-4, 1e-6, MIN_SHARE):
         is_measured = budget_of_marginals >= threshold * budget_of_marginals.max()
         weights = normalize(np.where(is_measured, v, 0.0))
@@ -791,8 +791,8 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
             description = (
                 f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
             )
-            # `merge_clusters` adds up the privacy costs of clusters.  With the joint cost, the
-            # merged clusters may have a larger error than before.
+            # `merge_clusters` assumes that the privacy costs of clusters add up.  The joint cost of
+            # all clusters can be lower than the sum.  So merging may increase the error.
             best = min(
                 plus_strategy(builder, fewer, solver, f"OPT_plus: {description}"),
                 best,

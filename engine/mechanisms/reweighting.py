@@ -859,9 +859,11 @@ class TradeoffSearch:
         return allocation.class_multipliers
 
     def _update_best(self, candidate: Candidate) -> Array:
-        """Update the best plan and bound; raise StopIteration if the search is over.
+        """Update the best plan and the best bound, and return the multipliers of `evaluate`.
 
-        Returns the array ``multipliers`` of `evaluate`.
+        Raises
+        ------
+        StopIteration : the search is over, or the first weights have no plan.
         """
         has_progress = False
         if self.witness is None or candidate.bound > self.witness.bound:

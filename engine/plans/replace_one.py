@@ -114,7 +114,10 @@ def replace_one_cost(
     schema: Schema,
     joint: bool = False,
 ) -> ReplaceOne:
-    """Return an upper bound on the pcost of replacing all rows of one person, and a costly pair."""
+    """Return an upper bound and a lower bound on the pcost of replacing all rows of one person.
+
+    The lower bound is the pcost of a pair of cells.
+    """
     measured = {name for block in blocks.values() for name in block.attributes}
     row_pair = worst_pair(
         blocks, {name: schema[name].size for name in schema.names if name in measured}

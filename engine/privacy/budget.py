@@ -11,7 +11,7 @@ B^T Sigma^-1 B, if neighbours add or remove one record.  Other privacy parameter
 Releases draw from the *discrete* Gaussian, for which the (eps, delta) curve holds with constants
 that change epsilon by about 1e-8; the notes below contain the theorem and its proof.
 `Budget.epsilon` is the epsilon of this curve, or that of rho-zCDP where it is smaller.  A release
-whose noise is too coarse for the theorem reports `Budget.epsilon_zcdp`.
+that does not meet the conditions of the theorem reports `Budget.epsilon_zcdp`.
 
 The privacy unit is a *person* with at most `rows_per_person` rows.  k rows move the answers by at
 most k times as much as a single row, so one row may cost pcost / k^2 (epsilon / k for pure
@@ -577,8 +577,8 @@ class Budget:
         Parameters
         ----------
         delta : the delta at which epsilon is stated; by default `report_delta`.
-        curve : whether epsilon may come from the curve of Gaussian DP.  If False, it comes from
-            zCDP, which also holds for a release whose noise is too coarse for the curve.
+        curve : if True, epsilon is `epsilon`.  If False, it is `epsilon_zcdp`, which also holds for
+            a release that does not meet the conditions of the module's theorem.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
@@ -593,7 +593,7 @@ class Budget:
         parameters = self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
             budget_text = f"Pure epsilon {cost(self.pure_epsilon)}"
-            parameters = f"Where zCDP is counted it costs {parameters}"
+            parameters = f"Cost in zCDP: {parameters}"
         return f"{budget_text}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:

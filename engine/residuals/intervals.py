@@ -917,9 +917,10 @@ def solve(
 ) -> IntervalSolution:
     """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
 
-    The iteration mu_i <- mu_i d_i / f increases f in every step.  Anderson acceleration on log mu
-    reduces it to some 10 to 50 steps; an accelerated step that decreases f is replaced by a plain
-    one.
+    The search maximises the dual value f.  A plain step replaces the weight mu_i of every cell i by
+    mu_i d_i / f, where d_i is the privacy cost of the cell.  Plain steps increase f.  Anderson
+    acceleration on log mu reduces the search to some 10 to 50 steps.  If an accelerated step
+    decreases f, a plain step is taken instead.
 
     Parameters
     ----------

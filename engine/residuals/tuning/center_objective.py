@@ -526,9 +526,9 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 def _attribute_occurrences(workload: Workload) -> Index:
     """Return one row (attribute, slot, weight) per attribute of every query group, shape (rows, 3).
 
-    ``attribute`` is an index in the schema.  ``weight`` is the index of the group's weight among
-    the distinct weights.  Two rows have the same ``slot`` if their groups have equal parts, and the
-    attributes are at the same position of equal parts.
+    ``attribute`` is an index in the schema.  ``slot`` is the index of a combination of three
+    things: the part with the attribute, the position of the attribute in this part, and all parts
+    of the group.  ``weight`` is the index of the group's weight among the distinct weights.
     """
     part_indices: dict[Any, int] = {}
     slot_indices: dict[Any, int] = {}
@@ -539,10 +539,10 @@ def _attribute_occurrences(workload: Workload) -> Index:
             (part_indices.setdefault(part.key, len(part_indices)), part.axes)
             for part in workload.groups[group_class.numbers[0]].parts
         ]
-        all_parts = tuple(sorted(part for part, _ in parts))
-        for part, axes in parts:
+        all_parts = tuple(sorted(part_index for part_index, _ in parts))
+        for part_index, axes in parts:
             for position, axis in enumerate(axes):
-                slot = slot_indices.setdefault((part, position, all_parts), len(slot_indices))
+                slot = slot_indices.setdefault((part_index, position, all_parts), len(slot_indices))
                 attributes = group_class.places[:, group_class.ranks.index(axis)]
                 slots = np.full(len(group_class.numbers), slot)
                 blocks.append(np.column_stack([attributes, slots, weights[group_class.numbers]]))
@@ -747,7 +747,7 @@ class CenterProblem:
     def _group_terms(
         self, group: Group, ranks: Sequence[int]
     ) -> list[tuple[Axes, KroneckerProduct, tuple[int, ...]]]:
-        """Return what a group of weight 1 adds to the Grams of the residual spaces inside it.
+        """Return what a group of weight 1 adds to the Gram of every residual space.
 
         Parameters
         ----------
@@ -756,10 +756,10 @@ class CenterProblem:
 
         Returns
         -------
-        One tuple (positions, factors, monomial) per residual space; spaces to which the group adds
-        nothing are left out.  ``positions`` are those of the space's attributes in ``ranks``.  The
-        summand is the Kronecker product ``factors`` times the total squares of the projections with
-        the indices ``monomial``.
+        One tuple (positions, factors, monomial) per residual space to which the group adds
+        something.  ``positions`` are the positions in ``ranks`` of the attributes of the space.
+        The group adds the Kronecker product ``factors`` times a number.  This number is the product
+        of the total squares of some projections; ``monomial`` has the indices of these projections.
         """
         rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
         # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of

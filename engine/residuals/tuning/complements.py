@@ -789,10 +789,15 @@ class _Search:
 def split_of(
     problem: ComplementProblem, x: Array
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return the centers and complements for a vector of parameters, shape (length,).
+    """Return the centers and the complements for a vector ``x`` of parameters, shape (length,).
 
-    Centers are a mapping from attributes to vectors of shape (n_i,), complements a mapping from
-    pairs of attributes.
+    The parameters are zeta of every class of attributes, and Y of every class of pairs.  They and
+    the complement (D_a, D_b, D_0) of a pair (a, b) are defined in the module's docstring.
+
+    Returns
+    -------
+    centers : attribute -> its center, shape (n_i,).
+    complements : pair of attributes -> its complement.
     """
     values = problem.parameters(x)
     zeta = {name: values["zeta", s] for name, s in problem.single_kind.items()}
@@ -806,12 +811,10 @@ def split_of(
             V = problem.pairs[p].pair_basis
             # V Y is relative to uniform centers, and a complement is relative to the tuned centers.
             # So the difference between tuned and uniform centers is subtracted.
-            first = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
-            second = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
-            total = (
-                V @ values["y", p] + np.kron(zeta[a], zeta[b]) + first @ zeta[a] + second @ zeta[b]
-            )
-            by_class[key] = Complement(by_axis=(first, second), by_total=total)
+            D_a = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
+            D_b = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
+            D_0 = V @ values["y", p] + np.kron(zeta[a], zeta[b]) + D_a @ zeta[a] + D_b @ zeta[b]
+            by_class[key] = Complement(by_axis=(D_a, D_b), by_total=D_0)
         complements[pair] = by_class[key]
     centers = {name: 1.0 / sizes[name] + basis(sizes[name]) @ z for name, z in zeta.items()}
     return centers, complements

@@ -529,7 +529,8 @@ def union_row_bytes(workload: Workload, attributes: Space, spaces: Collection[Sp
     cells, dimension = workload.schema.cells(attributes), union_dimension(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
-        # `group_rows` replaces the parts of some groups by one part on all attributes
+        # `group_rows` computes the rows of the parts or, for some groups, those of `joint_part`.
+        # The bound includes both.
         parts = (*group.parts, joint_part(group)) if len(group.parts) > 1 else group.parts
         largest = max(
             largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts)

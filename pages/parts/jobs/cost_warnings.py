@@ -67,9 +67,10 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
         st.markdown(f"**Most of the planning time comes from {table_name}.**")
         st.caption(
             "Its queries and the other queries on its attributes must be planned together. Each"
-            " button shows its planning time."
+            " button shows the planning time after the change."
             if any(len(part.axes) > 1 for part in groups[number].parts)
-            else "Its attributes have too many cells. Each button shows its planning time."
+            else "Its attributes have too many cells. Each button shows the planning time after the"
+            " change."
         )
         # The button "Add: leave out this table" would add nothing if the form proposes only this
         # table. A change that leaves out the table has no group.

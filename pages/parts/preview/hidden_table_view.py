@@ -18,10 +18,10 @@ SEARCH_S = 5.0  # longest expected time of one plan at which weights are searche
 
 
 def draw(plan: Plan) -> None:
-    """Draw the warning, and larger weights that reduce the error of these tables.
+    """Draw a warning about tables with far larger errors than the typical error, if there are any.
 
-    Nothing is drawn if no error is far above the typical one. The weights appear with a button
-    that applies them once the search for them has ended.
+    A worker searches for larger weights of these tables. When the search has ended, a button
+    applies the weights.
     """
     hidden = analysis.hidden_groups(plan)
     if not hidden:
