@@ -28,7 +28,8 @@ SCHEMA = Schema(
 
 
 def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
-    # first page of a server, for which Streamlit may detect the older kind of navigation
+    # If this is the first page that the server shows, Streamlit could detect its older kind of
+    # navigation, which has no links in the sidebar.
     visit.open("coarse")
     visit.expect_text("There is no schema yet")
     expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
@@ -108,7 +109,7 @@ def reload_and_count(visit: Visit) -> int:
     return clicks_before
 
 
-def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -> None:
+def test_decision_in_other_tab_and_reload_continue_look(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)

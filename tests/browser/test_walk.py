@@ -38,7 +38,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.pick("Type of counts on each attribute", "range")
     visit.check_accessibility("3_workload")
     visit.press("Add this table")
-    visit.expect_text("56")
+    visit.expect_text("56")  # the number of tables
 
     visit.press("Next: Preview")
     visit.expect_text("Typical error")
@@ -137,7 +137,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     assert [row.dataset for row in rows if row.kind == "spend"] == ["survey 1996"]
 
 
-def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
+def test_short_workflow_history_and_grid_edits_work(visit: Visit) -> None:
     page = visit.page
     page.add_init_script(COUNT_CLICKS)
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})

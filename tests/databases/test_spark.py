@@ -125,9 +125,9 @@ def test_counts_of_frame_equal_local_counts(
     spark.conf.set("spark.sql.session.timeZone", "America/Lima")
     if not has_snapshot:
         monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
-    for options, expected in zip(
-        option_sets[has_snapshot:], expected_counts[has_snapshot:], strict=True
-    ):
+    # to save time, counting with a snapshot is tested with the count column only
+    first = 1 if has_snapshot else 0
+    for options, expected in zip(option_sets[first:], expected_counts[first:], strict=True):
         assert expected.rows_refused > 50
         assert have_equal_counts(
             count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected

@@ -151,6 +151,10 @@ def test_weighted_ranking_uses_weighted_bound() -> None:
 
 
 def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
+    """Return a comparison of mechanisms with these gaps, without planning them.
+
+    The RMSE of each mechanism is 1 + gap, and its largest standard error is 1.
+    """
     rows = [(label, 1.0 + gap, 1.0, gap, 1.0, 1.0, "ok") for label, gap in gaps.items()]
     frame = pd.DataFrame(
         rows, columns=["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]

@@ -70,8 +70,8 @@ class Client:
         self.messages, self.size, self.first_seconds = [], 0, 0.0
         for one in (message, *at_once):
             self.connection.send(one.SerializeToString())
-        running = 1
-        while running:
+        finished = False
+        while not finished:
             content = self.connection.recv(timeout=CEILING)
             self.size += len(content)
             self.received.append(content)
@@ -92,7 +92,7 @@ class Client:
                 kind == "script_finished"
                 and reply.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN
             ):
-                running -= 1
+                finished = True
             self.messages.append(reply)
         self.seconds = time.monotonic() - start
         return self

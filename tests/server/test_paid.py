@@ -41,8 +41,6 @@ PROTECTED_FILES = (
     "part",
     "not answers",
 )
-
-
 PAYER, CONFIRM = "3. Who pays", "4. Confirm"  # steps of the Release page
 
 
@@ -139,17 +137,16 @@ def test_export_replaces_file_after_typed_name(released: Client, folder: Path) -
     assert target.read_bytes() == content
 
 
-def test_failed_export_shows_error_without_path(released: Client) -> None:
+def test_failed_export_shows_error_and_logs_no_path(released: Client) -> None:
     released.set("release_result_view", string_value="Download")
     released.set("release_result_path", string_value=UNWRITABLE_PATH)
-    # at the end the fixture `office` checks that the log has no traceback
     released.press("release_result_write").until("could not be")
+    # At the end, the fixture `office` checks that the log has no traceback and no "canary", which
+    # is a word of the path.
 
 
 @pytest.mark.parametrize("key", ["ledger_path", "records_path"])
-def test_invalid_input_paths_do_not_break_page(
-    office: RunningServer, folder: Path, key: str
-) -> None:
+def test_invalid_input_paths_spend_nothing(office: RunningServer, folder: Path, key: str) -> None:
     page = open_release(office, folder / "budget.csv", "records.csv", "first")
     for place in (*INVALID_PATHS, "/etc/passwd", "../outside.csv", "/dev/zero"):
         page.set("step", string_value=PAYER if key == "ledger_path" else "2. File")
@@ -181,7 +178,7 @@ def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -
     for page in pages:
         assert "Released for canary" in page.until("Released for").text
     assert sum(row.kind == "spend" for row in Ledger(book).rows()) == 1
-    # a release by another program
+    # a release by another program is shown without the number of rows that this program read
     measure(demo_plan("survey", (1,)), SURVEY, dataset="first", ledger=book)
     pages[0].press("release_leave_0").set("step", string_value=PAYER)
     pages[0].set("dataset", string_value="first").set("step", string_value=CONFIRM)
@@ -189,7 +186,7 @@ def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -
     assert "Rows read" not in pages[0].until("Released for first").text
 
 
-def test_reload_shows_dataset_tab_and_result(office: RunningServer, released: Client) -> None:
+def test_new_session_of_same_browser_shows_release(office: RunningServer, released: Client) -> None:
     again = open_browser_client(office, "release", released.query)
     assert "Released for canary" in again.text
     assert "New release" in again.text
@@ -221,7 +218,8 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
         assert "The rule says stop" not in again.text
 
 
-def test_restarted_server_lists_releases(office: RunningServer, folder: Path) -> None:
+@pytest.mark.usefixtures("released")
+def test_restarted_server_lists_releases(folder: Path) -> None:
     book = Ledger(folder / "budget.csv")
     (dataset,) = [row.dataset for row in book.rows() if row.kind == "spend"]
     with run_server(folder, DP_WORKBENCH_FOLDERS="/proc") as later:

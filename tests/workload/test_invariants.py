@@ -98,12 +98,8 @@ def test_even_share_support_matches_linear_program(rules) -> None:
     for one in schema.invariants:
         for cell in itertools.product(range(2), repeat=2):
             row = np.zeros((2, 2, 2))
-            row[
-                tuple(
-                    dict(zip(one.attributes, cell, strict=True)).get(name, slice(None))
-                    for name in "abc"
-                )
-            ] = 1
+            index_of = dict(zip(one.attributes, cell, strict=True))
+            row[tuple(index_of.get(name, slice(None)) for name in "abc")] = 1
             rows.append(row.ravel())
             targets.append(one.table(dict.fromkeys("abc", 2), one.attributes)[cell])
     bounds = [(0, 0 if schema.possible_share("abc").flat[i] == 0 else None) for i in range(8)]

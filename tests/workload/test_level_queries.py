@@ -78,7 +78,7 @@ def test_code_list_is_added_and_removed() -> None:
     assert CODES.hierarchy.levels_text == "region (2 areas), county (3 areas)"
 
 
-def test_text_shows_format_of_code_list() -> None:
+def test_code_list_from_text_detects_format() -> None:
     csv = "code,label,parent\nA,North,\na1,,A\na2,,A\nB,South,\nb1,,B\n"
     hrc = "North\n@a1\n@a2\nSouth\n@b1\n"
     fields = "@;Total\n@@;North\n@@@;a1\n@@@;a2\n@@;South\n@@@;b1\n"

@@ -325,6 +325,7 @@ def test_unique_rows_matches_numpy_unique():
         distinct, expected = np.unique(rows, axis=0, return_inverse=True)
         assert np.array_equal(numbers, expected.ravel())
         assert np.array_equal(rows[first], distinct)
+        # no row before the index of a distinct row is equal to it
         assert all(not (rows[:i] == rows[i]).all(axis=1).any() for i in first)
 
 
