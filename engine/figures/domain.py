@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -404,7 +405,10 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
             f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record changes up to "
             f"{max_rows_per_cell:,} of the {m:,} numbers."
         ),
-        note=f"One row is one noisy number. {_thinning_note(m, n)}".strip(),
+        note=(
+            "One row is one noisy number."
+            f" {_thinning_note(rows=(m, row_indices), cells=(n, cell_indices))}"
+        ).strip(),
     )
 
 
@@ -442,8 +446,8 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         ),
         note=(
             "Entry (c, d) is the inner product of columns c and d of the strategy matrix. "
-            f"{_thinning_note(1, n)}".strip()
-        ),
+            f"{_thinning_note(cells=(n, cell_indices))}"
+        ).strip(),
     )
 
 
@@ -513,13 +517,19 @@ def _distinct(texts: list[str]) -> list[str]:
     return [f"{position}: {text}" for position, text in enumerate(texts)]
 
 
-def _thinning_note(n_rows: int, n_cells: int) -> str:
-    """Return a sentence that says how many rows and cells of a matrix are drawn.
+def _thinning_note(**axes: tuple[int, npt.NDArray[np.int64]]) -> str:
+    """Return a sentence that says which rows and cells of a matrix are drawn.
 
-    The sentence is empty if all are drawn.  If ``n_rows`` is 1, it mentions only the cells.
+    A keyword is the name of an axis, in the plural.  Its value is the number of rows or cells, and
+    the indices of those that are drawn.  The sentence is empty if all are drawn.
     """
-    if max(n_rows, n_cells) <= SIDE:
+    if all(len(indices) == count for count, indices in axes.values()):
         return ""
-    if n_rows == 1:
-        return f"{SIDE} evenly spaced cells of {n_cells:,} are drawn."
-    return f"At most {SIDE} evenly spaced rows and cells are drawn of {n_rows:,} and {n_cells:,}."
+    texts = [
+        f"all {count:,} {name}"
+        if len(indices) == count
+        else f"{len(indices)} of {count:,} {name}"
+        f" ({', '.join(str(i + 1) for i in indices[:3])}, …, {count:,})"
+        for name, (count, indices) in axes.items()
+    ]
+    return f"Drawn: {' and '.join(texts)}."

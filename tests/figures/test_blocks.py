@@ -42,7 +42,11 @@ def test_large_strategy_pictures_are_thinned_with_note() -> None:
     for picture in (rows_picture(result, key), gram_picture(result, key)):
         assert np.shape(picture.figure.data[0].z) == (SIDE, SIDE)
         assert picture.figure.data[0].z.nbytes * 4 / 3 < 90_000
-        assert "are drawn of" in picture.note or "are drawn." in picture.note
+        assert "80 of 600 cells (1, 9, 16, …, 600)." in picture.note
+    schema = Schema([Attribute.of_size("y", 90)])
+    few_queries = Custom(predicates=["y < 10", "y < 40"])
+    result = plan(Workload(schema).add("y", few_queries), Budget(pcost=1.0), "optimum")
+    assert "Drawn: all " in rows_picture(result, next(iter(block_names(result)))).note
 
 
 def test_on_one_scale_gives_pictures_common_limits() -> None:

@@ -74,6 +74,11 @@ class Compared:
         )
 
     @property
+    def time_limit(self) -> float:
+        """Time limit per mechanism, in seconds, with which `_job_key` ends a key."""
+        return float(self.key.rpartition("|")[2])
+
+    @property
     def best(self) -> list[str]:
         """Labels of the mechanisms with a plan, best first."""
         return [

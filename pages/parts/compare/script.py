@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from engine.figures import Picture, block_names
 from engine.mechanisms import variants
+from engine.plans import Plan
+from engine.residuals import Space
 from pages.parts.compare.run import Compared, available_choices
 from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script, budget_text, plan_script, workload_script
@@ -89,22 +92,39 @@ def against(request_state: RequestState, comparison: Compared, one: str, other: 
     )
 
 
-def strategies(request_state: RequestState, comparison: Compared, label: str, factor: int) -> str:
-    """Return code that prints the strategy of the most expensive block of a plan.
+def strategies(
+    request_state: RequestState,
+    comparison: Compared,
+    selections: Sequence[tuple[str, Space, int]],
+    draw: Callable[[Plan, Space, int], Picture],
+) -> str:
+    """Return code that plans the selected mechanisms and prints one strategy of each.
 
-    ``factor`` is the index of the Kronecker factor that is printed.
+    Parameters
+    ----------
+    selections : triples (label of a mechanism, key of a measured block, index of a Kronecker factor
+        of this block).
+    draw : function of `engine.figures` that returns the picture of a strategy.
     """
-    lines = [
-        f"chosen_plan = load_plan(results.plans[{label!r}])",
-        "key = next(iter(block_names(chosen_plan)))  # the most expensive block",
-        (
-            f"print(rows_picture(chosen_plan, key, {factor}).table)"
-            if factor
-            else "print(rows_picture(chosen_plan, key).table)"
-        ),
-    ]
-    names = "block_names rows_picture"
-    return _comparison(request_state, comparison, lines, engine="load_plan", engine__figures=names)
+    lines = []
+    for label, key, factor in selections:
+        name, options = comparison.choices[label]
+        arguments = "".join(
+            f", {option}={value!r}"
+            for option, value in {**options, "time_limit": comparison.time_limit}.items()
+        )
+        number = list(block_names(comparison.plan(label))).index(key)
+        last = f", {factor}" if factor else ""
+        lines += [
+            f"chosen_plan = plan(workload, {budget_text(request_state.budget)},"
+            f" {name!r}{arguments})",
+            f"key = list(block_names(chosen_plan))[{number}]  # by privacy cost, the largest first",
+            f"print({draw.__name__}(chosen_plan, key{last}).table)",
+        ]
+    imports = {("engine", "Budget"), ("engine", "plan"), ("engine.figures", "block_names")}
+    imports.add(("engine.figures", draw.__name__))
+    script = workload_script(request_state) + Script(imports=frozenset(imports), lines=tuple(lines))
+    return script.text()
 
 
 def difference(

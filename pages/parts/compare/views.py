@@ -10,6 +10,7 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine.analysis.compare import Comparison
 from engine.mechanisms import title_of
+from engine.residuals import Space
 from engine.workload import Workload
 from pages.parts.compare import export_menu, mechanism, run, script
 from pages.parts.compare.run import Compared
@@ -335,7 +336,7 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the strategies of two measured blocks side by side, as rows or as Gram matrices."""
     if not has_enough_plans(comparison):
         return ""
-    selections = []
+    selections: list[tuple[str, Space, int]] = []
     with st.popover("Choose strategies"):
         view = figure_view.choose_view(STRATEGY_PICTURES, key="strategies_shown")
         for side, column in enumerate(st.columns(2, gap="medium")):
@@ -350,15 +351,18 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
         for side, (label, key, factor) in enumerate(selections)
     }
     figures.on_one_scale(*pictures.values())
-    export_menu.head(next(iter(pictures.values())).alt, pictures)
-    columns = st.columns(len(pictures))
-    for column, (label, *_), key in zip(columns, selections, pictures, strict=True):
+    export_menu.head("What the mechanisms measure", pictures)
+    columns = st.columns(len(pictures), gap="medium")
+    for column, (label, *_), (name, picture) in zip(
+        columns, selections, pictures.items(), strict=True
+    ):
         with column:
-            st.markdown(escape_markdown(title_of(label)))
-            export_menu.chart(pictures[key], key=key, note="")
+            title, text = escape_markdown(title_of(label)), escape_markdown(picture.alt)
+            st.markdown(f"**{title}:** {text}")
+            figure_view.chart(picture, key=name)()
+            st.caption(escape_markdown(picture.note))
     export_menu.data(pictures, key="strategies")
-    label, _, factor = selections[0]
-    return script.strategies(request_state, comparison, label, factor)
+    return script.strategies(request_state, comparison, selections, draw)
 
 
 STRATEGY_PICTURES = {
@@ -367,7 +371,7 @@ STRATEGY_PICTURES = {
 }
 
 
-def _strategy(comparison: Compared, side: int) -> tuple[str, tuple[str, ...], int]:
+def _strategy(comparison: Compared, side: int) -> tuple[str, Space, int]:
     """Draw the choice of a strategy for the left (``side`` 0) or right chart (1).
 
     Returns

@@ -149,6 +149,13 @@ def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     assert "Gram matrix of the strategy" in small.text()
     small.set(strategy_of_0="querysmasher", strategies_shown="Strategy matrix")
     assert not small.errors()
+    texts = [m.value.replace("\\", "") for m in small.app.markdown]
+    lines = [text for text in texts if "; a record changes up to " in text]
+    assert len(lines) == 2  # each picture has its own line
+    assert lines[0].startswith("**QuerySmasher:** ")
+    code = small.app.code[-1].value
+    assert "comparison(" not in code  # only the plans of the two mechanisms are computed
+    assert code.count("plan(workload, ") == 2
     assert isinstance(run_code(small)["chosen_plan"], Plan)
 
 
