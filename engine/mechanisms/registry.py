@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Unpack
 
@@ -59,8 +59,20 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     PlanError
         If the text is not a plan file of this version, or is damaged.
     """
+    data = _plan_document(text, MAX_JSON_MEMORY if untrusted else math.inf)
+    entry_limit = max(MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text))
+    if untrusted and (entries := _packed_entries(data["workload"])) > entry_limit:
+        raise PlanError(
+            f"The custom matrices of the plan file have {entries:,} entries; at most"
+            f" {entry_limit:,} are read from a file of this size. Use smaller custom matrices."
+        )
+    return data, _solver_state(data["solved"])
+
+
+def _plan_document(text: str | bytes, max_memory: float) -> dict[str, Any]:
+    """Return the JSON document of a plan file, after a check of its format and its fields."""
     try:
-        data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
+        data = parse_json(text, max_memory=max_memory)
     except ValueError:
         message = (
             "The text of the plan is not valid JSON. Give the content of a plan file, as written by"
@@ -80,14 +92,17 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
             f"The plan file lacks a field. It must have the fields {', '.join(needed)} and solved,"
             " with the list duals in solved. Export the plan again."
         )
-    if untrusted and (entries := _packed_entries(data["workload"])) > max(
-        MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)
-    ):
-        raise PlanError(
-            f"The custom matrices of the plan file have {entries:,} entries; at most"
-            f" {max(MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)):,} are read from a file of this"
-            " size. Use smaller custom matrices."
-        )
+    return data
+
+
+def _solver_state(solved: dict[str, Any]) -> SolverState:
+    """Return the result of a strategy search from the field ``solved`` of a plan file.
+
+    Raises
+    ------
+    PlanError
+        A value has a wrong type or is outside its limits.
+    """
     try:
         duals = [unpack(d) for d in solved["duals"]]
         split = Split(
@@ -106,22 +121,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
             "The search result in the field 'solved' of the plan file is damaged. Export the plan"
             " again."
         ) from None
-    if not all(
-        len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals
-    ):
-        raise PlanError(
-            "The field 'duals' of the plan file is damaged: it must have vectors of numbers from 0"
-            " to 1 with sum 1. Export the plan again."
-        )
-    tuned = [
-        *split.centers.values(),
-        *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total)),
-    ]
-    if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
-        raise PlanError(
-            "The centers and matrices in a plan file must be numbers below 1e6, but are not."
-            " Export the plan again."
-        )
+    _check_numbers(duals, split, matrices)
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
         "memory_limit" not in solved
@@ -139,7 +139,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
             "The field 'joint' of the plan file must be true or false; it decides how the privacy"
             " cost is charged. Export the plan again."
         )
-    return data, SolverState(
+    return SolverState(
         duals=tuple(duals),
         endings=tuple(endings),
         memory_limit=math.inf if limit is None else limit,
@@ -148,6 +148,32 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
         tradeoff=tradeoff,
         joint=joint,
     )
+
+
+def _check_numbers(
+    duals: Sequence[np.ndarray], split: Split, matrices: Sequence[np.ndarray]
+) -> None:
+    """Raise `PlanError` if numbers of a plan file are outside their limits.
+
+    Each vector of ``duals`` must be a probability distribution. All centers, complements and
+    matrices must have absolute values below 1e6.
+    """
+    if not all(
+        len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals
+    ):
+        raise PlanError(
+            "The field 'duals' of the plan file is damaged: it must have vectors of numbers from 0"
+            " to 1 with sum 1. Export the plan again."
+        )
+    tuned = [
+        *split.centers.values(),
+        *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total)),
+    ]
+    if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
+        raise PlanError(
+            "The centers and matrices in a plan file must be numbers below 1e6, but are not."
+            " Export the plan again."
+        )
 
 
 def _packed_entries(workload: Any) -> int:

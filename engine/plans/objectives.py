@@ -214,31 +214,10 @@ def symmetry(
     ordered : if True, residual spaces whose attributes have the same sizes, labels and centers in
         different order start with different colours; if False, with the same colour.
     """
+    roles = _space_roles(workload, spaces, ordered)
     # Two pairs of attributes with equal queries can have different tuned complements, which must
     # keep them in different classes.
     complement_keys = {space: c.key for space, c in split.complements.items()}
-    # The edges of the graph are stored twice: as pairs (group, role) for each space, and as pairs
-    # (role, space) for each group.  ``role`` is an index in ``role_numbers``, whose keys have the
-    # roles of the space's attributes in the group (see `_roles`).
-    groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
-    spaces_of_group: dict[int, list[tuple[int, Space]]] = {}
-    role_numbers: dict[Any, int] = {}
-    for i, group in enumerate(workload.groups):
-        if group.is_weighted:
-            roles = _roles(group)
-            named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
-            space_roles = [
-                (tuple(roles[a] for a in axes), s) for axes, s in named if s in groups_of_space
-            ]
-            if not space_roles and workload.schema.invariants:
-                continue  # public tables answer the group
-            if not ordered:
-                space_roles = [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
-            spaces_of_group[i] = [
-                (role_numbers.setdefault(role, len(role_numbers)), s) for role, s in space_roles
-            ]
-            for role, space in spaces_of_group[i]:
-                groups_of_space[space].append((i, role))
     group_classes = _class_numbers(
         {
             i: (
@@ -247,7 +226,7 @@ def symmetry(
                 goal.target(i),
                 tuned_key(i, workload, complement_keys),
             )
-            for i in spaces_of_group
+            for i in roles
         }
     )
     signatures = {
@@ -260,32 +239,7 @@ def symmetry(
             for s, signature in signatures.items()
         }
     )
-    # Classes are split until a round splits none: the partition is then equitable.
-    while True:
-        split_groups = _class_numbers(
-            {
-                i: (
-                    group_classes[i],
-                    tuple(sorted((role, space_classes[s]) for role, s in spaces_of_group[i])),
-                )
-                for i in spaces_of_group
-            }
-        )
-        split_spaces = _class_numbers(
-            {
-                s: (
-                    space_classes[s],
-                    tuple(sorted((split_groups[i], role) for i, role in groups_of_space[s])),
-                )
-                for s in spaces
-            }
-        )
-        stable = len(set(split_groups.values())) == len(set(group_classes.values())) and len(
-            set(split_spaces.values())
-        ) == len(set(space_classes.values()))
-        group_classes, space_classes = split_groups, split_spaces
-        if stable:
-            break
+    group_classes, space_classes = _refined(roles, group_classes, space_classes)
     examples: dict[int, int] = {}
     for i, group_class in group_classes.items():
         examples.setdefault(group_class, i)
@@ -296,6 +250,79 @@ def symmetry(
         spaces=space_classes,
         counts=np.bincount(list(space_classes.values())).astype(float),
     )
+
+
+def _space_roles(
+    workload: Workload, spaces: Sequence[Space], ordered: bool
+) -> dict[int, list[tuple[int, Space]]]:
+    """Return index of a group -> (role, residual space) pairs for the spaces of the group.
+
+    Two spaces have equal role numbers if their attributes have the same roles in their groups (see
+    `_roles`): in the same order if ``ordered`` is True, in any order if it is False.  Groups without
+    weight, and groups which only public tables answer, are left out.
+    """
+    wanted = set(spaces)
+    role_numbers: dict[Any, int] = {}
+    result: dict[int, list[tuple[int, Space]]] = {}
+    for i, group in enumerate(workload.groups):
+        if not group.is_weighted:
+            continue
+        roles = _roles(group)
+        named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
+        space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in wanted]
+        if not space_roles and workload.schema.invariants:
+            continue  # public tables answer the group
+        if not ordered:
+            space_roles = [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
+        result[i] = [
+            (role_numbers.setdefault(role, len(role_numbers)), s) for role, s in space_roles
+        ]
+    return result
+
+
+def _refined(
+    roles: Mapping[int, Sequence[tuple[int, Space]]],
+    group_classes: dict[int, int],
+    space_classes: dict[Space, int],
+) -> tuple[dict[int, int], dict[Space, int]]:
+    """Split classes of groups and spaces until equal classes have equal neighbours.
+
+    Parameters
+    ----------
+    roles : the edges of the graph, see `_space_roles`.
+    group_classes : index of a group -> class at the start.
+    space_classes : residual space -> class at the start.
+    """
+    groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in space_classes}
+    for i, space_roles in roles.items():
+        for role, space in space_roles:
+            groups_of_space[space].append((i, role))
+    while True:
+        split_groups = _class_numbers(
+            {
+                i: (
+                    group_classes[i],
+                    tuple(sorted((role, space_classes[s]) for role, s in roles[i])),
+                )
+                for i in roles
+            }
+        )
+        split_spaces = _class_numbers(
+            {
+                s: (
+                    space_classes[s],
+                    tuple(sorted((split_groups[i], role) for i, role in groups_of_space[s])),
+                )
+                for s in space_classes
+            }
+        )
+        # a round that splits no class ends the refinement
+        stable = len(set(split_groups.values())) == len(set(group_classes.values())) and len(
+            set(split_spaces.values())
+        ) == len(set(space_classes.values()))
+        group_classes, space_classes = split_groups, split_spaces
+        if stable:
+            return group_classes, space_classes
 
 
 def _roles(group: Group) -> list[Hashable]:

@@ -111,34 +111,11 @@ def unite(
     if not split.unions:
         return parts
     factors, subworkloads = list(parts.factors), list(parts.subworkloads)
-    spaces = dict(parts.spaces)
+    spaces = _spaces_outside(parts, split)
     by_signature: dict[Hashable, list[tuple[Array, int]]] = {}
     for attributes, union in split.unions.items():
-        for space in union:
-            if spaces.pop(space, None) is None:
-                raise ValueError(
-                    f"The union on {', '.join(attributes)} contains the residual space on"
-                    f" {', '.join(space) or 'no attribute'}, which has no weighted queries or is in"
-                    " another union. Use the unions that `choose_unions` returns for this workload."
-                )
-    for attributes, union in split.unions.items():
+        _check_union(workload, attributes, union, spaces, memory_limit)
         sizes = workload.schema.sizes(attributes)
-        if (
-            workload.schema.ranked(set(attributes)) != attributes
-            or attributes in spaces
-            or not union
-        ):
-            raise ValueError(
-                f"The union on {', '.join(attributes)} is empty, is not in schema order, or leaves"
-                " out the residual space on all its attributes. Use the unions that `choose_unions`"
-                " returns for this workload."
-            )
-        if not math.isfinite(step_multiplications(workload, attributes, union, memory_limit)):
-            raise ValueError(
-                f"The union on {', '.join(attributes)} has too many cells or query rows, or needs"
-                " more than the memory limit. Use the unions that `choose_unions` returns for this"
-                " workload."
-            )
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
         factor = union_gram(workload, attributes, space_axes, split)
         axes = tuple(range(len(sizes)))
@@ -179,6 +156,48 @@ def unite(
         subworkloads=tuple(subworkloads[k] for k in used),
         spaces={space: (used.index(number), scale) for space, (number, scale) in spaces.items()},
     )
+
+
+def _spaces_outside(parts: Decomposition, split: Split) -> dict[Space, tuple[int, float]]:
+    """Return the entries of ``parts.spaces`` whose residual spaces are in no union of the split.
+
+    Raises ``ValueError`` if a space of a union has no entry or is in two unions.
+    """
+    spaces = dict(parts.spaces)
+    for attributes, union in split.unions.items():
+        for space in union:
+            if spaces.pop(space, None) is None:
+                raise ValueError(
+                    f"The union on {', '.join(attributes)} contains the residual space on"
+                    f" {', '.join(space) or 'no attribute'}, which has no weighted queries or is in"
+                    " another union. Use the unions that `choose_unions` returns for this workload."
+                )
+    return spaces
+
+
+def _check_union(
+    workload: Workload,
+    attributes: Space,
+    union: Sequence[Space],
+    spaces: Collection[Space],
+    memory_limit: float,
+) -> None:
+    """Raise ``ValueError`` if a union does not fit the schema or exceeds a limit.
+
+    ``spaces`` are the residual spaces and unions that are measured separately.
+    """
+    if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not union:
+        raise ValueError(
+            f"The union on {', '.join(attributes)} is empty, is not in schema order, or leaves"
+            " out the residual space on all its attributes. Use the unions that `choose_unions`"
+            " returns for this workload."
+        )
+    if not math.isfinite(step_multiplications(workload, attributes, union, memory_limit)):
+        raise ValueError(
+            f"The union on {', '.join(attributes)} has too many cells or query rows, or needs"
+            " more than the memory limit. Use the unions that `choose_unions` returns for this"
+            " workload."
+        )
 
 
 def _split_signature(
@@ -303,37 +322,8 @@ def choose_unions(
         len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS
     ):
         return {}
-    weights = [
-        np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights)
-        for g in workload.groups
-    ]
-    weights_of_queries = np.concatenate(
-        [w for w, g in zip(weights, workload.groups, strict=True) if g.weight > 0.0]
-    )
-    if weights_of_queries.max() > MAX_WEIGHT_RATIO * weights_of_queries.min():
+    if not _has_similar_weights(workload):
         return {}
-
-    def multiplications(attributes: Space) -> float:
-        """Return `step_multiplications` of the union of all residual spaces inside ``attributes``.
-
-        The result is infinite if the table, the query rows or the memory exceed a limit.
-        """
-        if workload.schema.cells(attributes) > MAX_CELLS:
-            return math.inf
-        spaces_inside = _inside(spaces, attributes)
-        dimension = union_dimension(workload, spaces_inside)
-        closed_form = _has_closed_form_variances(workload, attributes, spaces_inside)
-        entries = [
-            _variance_entries(g, dimension, closed_form)
-            for g in _groups_touching(workload, attributes)
-        ]
-        if (
-            sum(entries) > MAX_ROW_ENTRIES
-            or union_row_bytes(workload, attributes, spaces_inside) > memory_limit
-        ):
-            return math.inf
-        return step_multiplications(workload, attributes, spaces_inside, memory_limit)
-
     # On one attribute, separate strategies for the total and for the residual space with the
     # optimal center are as accurate as a union and take less time.
     if (
@@ -341,7 +331,7 @@ def choose_unions(
         and variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
     ):
         return {}
-    needed = multiplications(everything)
+    needed = _multiplications_inside(workload, spaces, everything, memory_limit)
     if needed <= MAX_STEP_MULTIPLICATIONS:
         return {everything: tuple(spaces)}
     if (
@@ -362,6 +352,52 @@ def choose_unions(
         # The total is left out of the unions: every query has a component in it, and complements,
         # which are tuned later, may couple it to all queries.
         spaces = [space for space in spaces if space]
+    return _assign_spaces(_clusters(workload, spaces, memory_limit), spaces)
+
+
+def _has_similar_weights(workload: Workload) -> bool:
+    """Return whether the weights of queries differ by at most the factor `MAX_WEIGHT_RATIO`.
+
+    Only groups of positive weight are compared.  A query of weight 0 in such a group gives False.
+    """
+    weights = np.concatenate(
+        [
+            np.ravel(g.weight if g.query_weights is None else g.weight * g.query_weights)
+            for g in workload.groups
+            if g.weight > 0.0
+        ]
+    )
+    return bool(weights.max() <= MAX_WEIGHT_RATIO * weights.min())
+
+
+def _multiplications_inside(
+    workload: Workload, spaces: Collection[Space], attributes: Space, memory_limit: float
+) -> float:
+    """Return `step_multiplications` of the union of all residual spaces inside ``attributes``.
+
+    The result is infinite if the table, the query rows or the memory exceed a limit.
+    """
+    if workload.schema.cells(attributes) > MAX_CELLS:
+        return math.inf
+    spaces_inside = _inside(spaces, attributes)
+    dimension = union_dimension(workload, spaces_inside)
+    closed_form = _has_closed_form_variances(workload, attributes, spaces_inside)
+    entries = [
+        _variance_entries(g, dimension, closed_form) for g in _groups_touching(workload, attributes)
+    ]
+    if (
+        sum(entries) > MAX_ROW_ENTRIES
+        or union_row_bytes(workload, attributes, spaces_inside) > memory_limit
+    ):
+        return math.inf
+    return step_multiplications(workload, attributes, spaces_inside, memory_limit)
+
+
+def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float) -> list[Space]:
+    """Merge overlapping attribute sets, large sets first, while the unions on them take few steps.
+
+    The unions on all clusters together need at most `MAX_STEP_MULTIPLICATIONS` multiplications.
+    """
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
@@ -373,13 +409,13 @@ def choose_unions(
             if cluster and not set(cluster) & set(space):
                 continue
             extended = workload.schema.ranked({*cluster, *space})
-            needed = multiplications(extended)
+            needed = _multiplications_inside(workload, spaces, extended, memory_limit)
             other_clusters = sum(clusters.values()) - clusters.get(cluster, 0.0)
             if other_clusters + needed <= MAX_STEP_MULTIPLICATIONS:
                 clusters.pop(cluster, None)
                 clusters[extended] = needed
                 break
-    return _assign_spaces(list(clusters), spaces)
+    return list(clusters)
 
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
