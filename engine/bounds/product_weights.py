@@ -148,9 +148,9 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error that follows from a nuclear norm.
 
     ``norm`` is a lower bound on the nuclear norm, in counts.  The result is in counts^2, at privacy
-    cost 1 for Gaussian noise and at epsilon 1 for Laplace noise (``law`` "laplace").  For Laplace
-    noise it is twice as large, because the L1 sensitivity is at least the Euclidean sensitivity,
-    and Laplace noise of scale 1 has variance 2.
+    cost 1 for Gaussian noise and at epsilon 1 for Laplace noise (``law`` "laplace").  The bound for
+    Laplace noise is twice the bound for Gaussian noise, because the L1 sensitivity is at least the
+    Euclidean sensitivity, and Laplace noise of scale 1 has variance 2.
     """
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 

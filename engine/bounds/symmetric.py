@@ -636,8 +636,8 @@ class SectorPolynomials:
 def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPolynomials:
     """Return one diagonal block of the Gram of products on all sets of ``order`` of d attributes.
 
-    It is the block in which ``pairs`` pairs of attributes are antisymmetric and the other
-    attributes are symmetric, as in the module's docstring.  It has ``width`` rows and columns.
+    In this block, ``pairs`` pairs of attributes are antisymmetric and all other attributes are
+    symmetric; see the module's docstring.  The block has ``width`` rows and columns.
     """
     remaining = d - 2 * pairs
     # tuples (index of the element, coefficient, powers of a, b, c and det(C))

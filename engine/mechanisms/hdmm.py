@@ -174,7 +174,7 @@ class Lattice:
         )
 
     def precision(self, v: Array) -> Array:
-        """Return f_B of every set B for v, both of shape (sets,)."""
+        """Return the precision f_B of every set B for marginal weights v, both of shape (sets,)."""
         return self._by_attribute(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
     def apply_transpose(self, by_precision: Array) -> Array:
@@ -187,7 +187,7 @@ class Lattice:
         return np.asarray(self.matrix.T @ by_precision)
 
     def inverse(self, f: Array) -> Array:
-        """Return v with precision(v) = f, both of shape (sets,); v may be negative."""
+        """Return the v with precisions f, both of shape (sets,); entries of v may be negative."""
         import scipy.sparse.linalg
 
         if not self.full:

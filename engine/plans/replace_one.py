@@ -86,9 +86,9 @@ def row_pcosts(
 ) -> Callable[[Mapping[Space, Block], int], float]:
     """Return a function of blocks and max_records that computes the pcost of a release for one row.
 
-    It is the cost of adding a row, or of replacing a row, depending on ``budget.neighbours``.  If
-    ``joint`` is True, the cost of adding a row is the maximum over cells of the summed costs of the
-    blocks; if False, the sum of the costs of the blocks.
+    Depending on ``budget.neighbours``, the function computes the pcost of adding or of replacing a
+    row.  If ``joint`` is True, the pcost of adding a row is the maximum over cells of the summed
+    costs of the blocks.  If ``joint`` is False, it is the sum of the costs of the blocks.
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added

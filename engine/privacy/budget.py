@@ -581,20 +581,20 @@ class Budget:
             a release that does not meet the conditions of the module's theorem.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
-        'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one
-        row, is in the data or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5;
+        'Privacy cost 1: whoever knows all other persons guesses right at most 69.2% of the time (a
+        coin flip: 50%) whether one person, with one row, is in the data or not. zCDP rho 0.5;
         epsilon 4.887 at delta 1e-06.'
         """
         risk = (
-            f"whoever knows everybody else guesses right whether {self.protects} at most"
-            f" {self.guess:g}% of the time"
+            f"whoever knows all other persons guesses right at most {self.guess:g}% of the time"
+            f" (a coin flip: 50%) whether {self.protects}"
         )
         budget_text = f"Privacy cost {cost(self.pcost)}"
         parameters = self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
             budget_text = f"Pure epsilon {cost(self.pure_epsilon)}"
             parameters = f"Cost in zCDP: {parameters}"
-        return f"{budget_text}: {risk} (a coin flip: 50%). {parameters}."
+        return f"{budget_text}: {risk}. {parameters}."
 
     def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
         """Return a text with rho and epsilon; for a budget of pure epsilon, with rho and pcost.

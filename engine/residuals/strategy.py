@@ -106,7 +106,7 @@ class Strategy:
     def column_costs(self, law: str) -> Array:
         """Return the cost of every column of B, shape (cells,).
 
-        It is the L1 norm if ``law`` is "laplace", otherwise the squared Euclidean norm.
+        The cost is the L1 norm if ``law`` is "laplace", otherwise the squared Euclidean norm.
         """
         return np.asarray((np.abs(self.rows) if law == "laplace" else self.rows**2).sum(axis=0))
 
@@ -167,7 +167,8 @@ class Strategy:
     def covers(self, part: Part) -> bool:
         """Return True if all queries of a part on one attribute are known to be answerable.
 
-        This means that they are in the measured span.  False means that it is not known.
+        A query is answerable if it is in the measured span.  If the result is False, some queries
+        may be unanswerable.
         """
         return self.complete
 
@@ -196,8 +197,7 @@ class Strategy:
     def precision(self) -> PrecisionMatrix | None:
         """Precision matrix of the estimated residual table at noise scale 1, as an operator.
 
-        It is None if there is no operator: for narrow attributes, and for incomplete strategies,
-        which have no such matrix.
+        None for narrow attributes, and for incomplete strategies, which have no precision matrix.
         """
         return None
 

@@ -816,9 +816,9 @@ class CenterProblem:
     def _is_uniform_optimal(self, role: Role) -> bool:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
-        It is optimal if all Grams on attributes of this role are invariant under a cyclic shift of
-        the cells.  This is not tested for parts on several attributes and for prefix, suffix and
-        range queries on a wide attribute: the result is False.
+        The uniform center is optimal if all Grams on attributes of this role are invariant under a
+        cyclic shift of the cells.  If the role has parts on several attributes, or prefix, suffix
+        or range queries on a wide attribute, the Grams are not tested and the result is False.
         """
         parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):
@@ -904,7 +904,7 @@ class CenterProblem:
     def gram_trace(self, part: Part) -> float:
         """Return the sum of the squared entries of a part's query rows.
 
-        Rounding errors of Grams are proportional to it.
+        Rounding errors of the part's Gram are proportional to this sum.
         """
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
@@ -993,9 +993,10 @@ class CenterProblem:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
         Sigma is the covariance of the cell counts under the optimal strategy for the Gram
-        G + c m 1 1^T on cells, where m is the mean entry of G.  G is a sum over the projections to
-        the residual space of only this attribute: of each, the Gram of its part on the cells of the
-        attribute, divided by the trace.  If no query depends on the total, the center is uniform.
+        G + c m 1 1^T on cells, where m is the mean entry of G.  G is the sum of the Grams of all
+        parts with a projection to the residual space of only this attribute.  Each Gram is that of
+        `_averaged_gram`, divided by its trace.  If no query depends on the total, the center is
+        uniform.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))

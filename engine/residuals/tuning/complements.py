@@ -244,9 +244,9 @@ def _row_counts(groups: PairGroups) -> list[int]:
 
 
 def has_product_only_pair(workload: Workload) -> bool:
-    """Return whether all groups on some pair of attributes are products.
+    """Return whether there is a pair of attributes on which all groups are products.
 
-    Tuned centers may then be more accurate than complements.
+    If there is one, tuned centers may be more accurate than complements.
     """
     pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
@@ -655,7 +655,7 @@ class ComplementProblem:
     ) -> float:
         """Return what the total adds to the objective S; add its derivatives to ``gradient``.
 
-        It is the root of the sum of the squared coefficients of all queries on the total.
+        The summand is the root of the sum of the squared coefficients of all queries on the total.
         ``values`` has the parameters by name.  ``on_attribute`` maps (class of pairs, 0 or 1) to
         the coefficients of the pair's queries on its first or second attribute.
         """

@@ -307,11 +307,11 @@ def choose_unions(
     spaces : residual spaces of the decomposition.
     memory_limit : largest memory of one search, in bytes.
     separate_seconds : function that returns the expected time of tuning without unions.  A union of
-        all spaces with more than `MAX_STEP_MULTIPLICATIONS` may take this time or
-        `MAX_FULL_DOMAIN_S`, whichever is longer, because it is the best of all matrix mechanisms
-        and needs no tuning.
-    seconds_left : time until the time limit, in seconds.  The same union must not take longer with
-        the share `MIN_STEP_SHARE` of its expected steps.
+        all spaces is the best of all matrix mechanisms and needs no tuning.  So it may take this
+        time or `MAX_FULL_DOMAIN_S`, whichever is longer.
+    seconds_left : time until the time limit, in seconds.  A union of all spaces with more than
+        `MAX_STEP_MULTIPLICATIONS` is chosen only if this time suffices for the share
+        `MIN_STEP_SHARE` of the expected steps of the search.
 
     Returns
     -------
