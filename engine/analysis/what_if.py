@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine._format import cost, format_number, number, pluralize
+from engine.analysis.ad_hoc_queries import table_names
 from engine.analysis.variance_breakdown import errors_by_group
 from engine.errors import NotApplicable, SchemaError, WorkloadError
 from engine.mechanisms import forecast, mechanism_class
@@ -45,6 +46,9 @@ from engine.workload.workload import SMALLEST_WEIGHT, make_group
 if TYPE_CHECKING:
     import pandas as pd
 
+# Smallest relative change of an error that is reported; smaller ones are rounding errors of plans.
+SMALLEST_CHANGE = 5e-4
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
@@ -65,11 +69,20 @@ class ChangedRequest:
     request : request after the change.
     group : number of this group in the changed request; None if the change removed the group.
     text : sentence that describes the change.
+    retained : numbers of the groups before the change that the changed request has, in its order;
+        None if it has all of them.
     """
 
     request: Request
     group: int | None
     text: str
+    retained: tuple[int, ...] | None = None
+
+    @property
+    def numbers(self) -> list[int]:
+        """For each group of the changed request, its number before the change."""
+        groups = self.request.workload.groups
+        return list(range(len(groups)) if self.retained is None else self.retained)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +160,12 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRe
         f" {pluralize(len(groups) - len(retained), 'table')} fewer."
     )
     number = retained.index(group) if group in retained else None
-    return ChangedRequest(request=replace(request, workload=workload), group=number, text=text)
+    return ChangedRequest(
+        request=replace(request, workload=workload),
+        group=number,
+        text=text,
+        retained=tuple(retained),
+    )
 
 
 def twice_budget(request: Request, group: int, attribute: str = "") -> ChangedRequest:
@@ -370,37 +388,63 @@ def cumulative_workload(workload: Workload) -> Workload | None:
     return Workload(schema, tuple(groups)) if has_numeric else None
 
 
-def error_table(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
+def error_table(
+    before: Plan, after: Plan, group: int, changed_request: ChangedRequest
+) -> pd.DataFrame:
     """Return a table of errors before and after a change of one group.
 
     Parameters
     ----------
     before, after : plans before and after the change.
-    group, group_after : numbers of the group in these plans; ``group_after`` is None if the change
-        removed the group.
+    group : number of the group before the change.
+    changed_request : the change.
 
     Returns
     -------
-    DataFrame with one row per kind of error.  Columns: errors in counts (name of the error),
-    before, after, and change (relative, as text).
+    DataFrame with one row per kind of error; the last row is the other table whose RMSE rises most,
+    if any rises.  Columns: errors in counts (name of the error), before, after, and change
+    (relative, as text).
     """
     import pandas as pd
 
     errors_before, errors_after = errors_by_group(before), errors_by_group(after)
     rmse_after = max_std_after = math.nan
+    group_after = changed_request.group
     if group_after is not None:
         rmse_after = float(errors_after["rmse"][group_after])
         max_std_after = float(errors_after["max_std"][group_after])
     rows = [
-        ("typical error (RMSE)", before.rmse, after.rmse),
-        ("RMSE of this group", errors_before["rmse"][group], rmse_after),
-        ("largest error of this group", errors_before["max_std"][group], max_std_after),
-        ("largest error of all", errors_before["max_std"].max(), errors_after["max_std"].max()),
+        ("this table, typical", errors_before["rmse"][group], rmse_after),
+        ("this table, largest", errors_before["max_std"][group], max_std_after),
+        ("all tables, typical", before.rmse, after.rmse),
+        ("all tables, largest", errors_before["max_std"].max(), errors_after["max_std"].max()),
     ]
+    if (other := most_increased(before, after, changed_request)) is not None:
+        name = table_names(after.workload.groups)[other]
+        error_before = errors_before["rmse"][changed_request.numbers[other]]
+        rows.append((f"{name}, typical", error_before, errors_after["rmse"][other]))
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
     return table.assign(
         change=[_change_text(a, b) for a, b in zip(table["before"], table["after"], strict=True)]
     )
+
+
+def most_increased(before: Plan, after: Plan, changed_request: ChangedRequest) -> int | None:
+    """Return the number, after a change, of the other group whose RMSE rises by the largest factor.
+
+    None is returned if no RMSE rises by more than `SMALLEST_CHANGE`.
+    """
+    errors_before = errors_by_group(before)["rmse"].to_numpy()[changed_request.numbers]
+    errors_after = errors_by_group(after)["rmse"].to_numpy()
+    # Errors that are 0 or infinite have no relative change.
+    comparable = np.isfinite(errors_after) & np.isfinite(errors_before) & (errors_before > 0.0)
+    if changed_request.group is not None:
+        comparable[changed_request.group] = False
+    ratios = np.divide(
+        errors_after, errors_before, out=np.zeros(len(errors_after)), where=comparable
+    )
+    other = int(ratios.argmax())
+    return other if ratios[other] > 1.0 + SMALLEST_CHANGE else None
 
 
 def query_count_text(before: Plan, after: Plan) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine.analysis import what_if
+from engine.analysis import table_names, what_if
+from engine.analysis.change_effects import helpful_changes
 from engine.analysis.what_if import CHANGES, Request
 from engine.errors import NotApplicable, SchemaError
 from engine.mechanisms import plan
@@ -196,31 +197,83 @@ def test_error_table_matches_plan_errors() -> None:
             changed_request.mechanism,
             **changed_request.options,
         )
-        table = what_if.error_table(before, after, 2, changed.group).set_index("errors in counts")
+        table = what_if.error_table(before, after, 2, changed).set_index("errors in counts")
         for side, shown in (("before", before), ("after", after)):
             stds = [np.sqrt(shown.variances(i)) for i in range(len(shown.workload.groups))]
             everything = np.concatenate(stds)
             group_stds = stds[2 if side == "before" else changed.group]
             expected = [
-                np.sqrt((everything**2).mean()),
                 np.sqrt((group_stds**2).mean()),
                 group_stds.max(),
+                np.sqrt((everything**2).mean()),
                 everything.max(),
             ]
-            assert table[side].tolist() == pytest.approx(expected, rel=1e-9)
+            assert table[side].tolist()[:4] == pytest.approx(expected, rel=1e-9)
         ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
         assert table["change"].iloc[0] == f"{ratio:+.1%}"
-    assert what_if.error_table(before, before, 2, 2)["change"].tolist() == ["none"] * 4
+    unchanged = what_if.ChangedRequest(request=request, group=2, text="")
+    assert what_if.error_table(before, before, 2, unchanged)["change"].tolist() == ["none"] * 4
     assert what_if.query_count_text(before, before) == f"Both answer {workload.queries:,} queries."
     dropped = what_if.drop_largest(request, 6)
     after = plan(dropped.request.workload, request.budget)
-    table = what_if.error_table(before, after, 6, dropped.group)
-    assert math.isnan(table["after"][1])
-    assert table["change"][1] == "removed"
+    table = what_if.error_table(before, after, 6, dropped)
+    assert math.isnan(table["after"][0])
+    assert table["change"][0] == "removed"
     assert (
         what_if.query_count_text(before, after)
         == f"{after.workload.queries:,} queries instead of {workload.queries:,}."
     )
+
+
+def test_error_table_names_most_increased_table() -> None:
+    workload = Workload.all_ways(SCHEMA, ways=(1, 2))
+    request = Request(workload=workload, budget=Budget(pcost=1.0))
+    before, changed = plan(workload, request.budget), what_if.raise_weight(request, 0)
+    after = plan(changed.request.workload, request.budget)
+    table = what_if.error_table(before, after, 0, changed)
+    ratios = after.by_group()["rmse"] / before.by_group()["rmse"]
+    worst = int(ratios.argmax())
+    assert table["errors in counts"].iloc[-1] == f"{table_names(workload.groups)[worst]}, typical"
+    assert table["change"].iloc[-1] == f"{ratios[worst] - 1.0:+.1%}"
+
+
+@pytest.mark.parametrize("group", range(len(WORKLOAD.groups)))
+def test_helpful_changes_lower_the_error_of_the_group(group: int) -> None:
+    before = plan(WORKLOAD, REQUEST.budget)
+    effects = helpful_changes(REQUEST, group)
+    assert "budget" in {effect.name for effect in effects}
+    for effect in effects:
+        changed = BY_NAME[effect.name].apply(REQUEST, group, effect.attribute)
+        assert changed.group is not None
+        request = changed.request
+        after = plan(request.workload, request.budget, **request.options)
+        old, new = before.by_group(), after.by_group()
+        assert effect.before == pytest.approx(old["rmse"][group])
+        assert effect.after == pytest.approx(new["rmse"][changed.group])
+        assert effect.after < effect.before
+        assert new["max_std"][changed.group] <= old["max_std"][group] * 1.001
+        assert effect.removed == len(old) - len(new)
+        others = (new["rmse"] / old["rmse"].to_numpy()[changed.numbers]).drop(changed.group)
+        assert 1.0 + effect.rise == pytest.approx(max(others.max(), 1.0), abs=6e-4)
+        assert bool(effect.risen) == (effect.rise > 0.0)
+
+
+def test_helpful_changes_never_remove_the_group() -> None:
+    two_way = next(i for i, g in enumerate(WORKLOAD.groups) if len(g.attributes) == 2)
+    assert "drop" not in {effect.name for effect in helpful_changes(REQUEST, two_way)}
+
+
+def test_merging_bins_that_raises_the_error_is_not_offered() -> None:
+    schema = Schema([Attribute.of_size("a", 9), Attribute.of_size("b", 9)])
+    workload = Workload.all_ways(schema, (1, 2), "range")
+    request = Request(workload=workload, budget=Budget(pcost=1.0))
+    before = plan(workload, request.budget)
+    for group in range(3):
+        for name in workload.groups[group].attributes:
+            after = plan(what_if.coarser(workload, name), request.budget)
+            lowers = bool(after.by_group()["rmse"][group] < before.by_group()["rmse"][group])
+            offered = {(e.name, e.attribute) for e in helpful_changes(request, group)}
+            assert (("coarser", name) in offered) <= lowers
 
 
 def test_budget_change_names_its_unit() -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine.analysis import ROWS, WeightProposal, comparison, hidden_errors, mechanism_bound
+from engine.analysis import (
+    ROWS,
+    WeightProposal,
+    change_effects,
+    comparison,
+    hidden_errors,
+    mechanism_bound,
+)
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import Coverage, coverage_check
 from engine.analysis.error_targets import MechanismBound, fit_targets
@@ -153,6 +160,20 @@ def propose_weights(
     """
     request = _request(workload, budget, mechanism, options)
     return hidden_errors.propose_weights(request, groups, progress)
+
+
+def helpful_changes(
+    workload: str,
+    budget: Mapping[str, float],
+    mechanism: str,
+    options: Mapping[str, Any],
+    group: int,
+    *,
+    progress: Progress,
+) -> tuple[change_effects.Effect, ...]:
+    """Return the changes of a request that lower the error of the group with this index."""
+    request = _request(workload, budget, mechanism, options)
+    return change_effects.helpful_changes(request, group, progress)
 
 
 def _request(

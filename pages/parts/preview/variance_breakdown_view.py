@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine import _format as texts
 from engine import analysis, figures
-from engine.analysis.variance_breakdown import breakdown_text, worst_query
-from engine.analysis.what_if import CHANGES, Change, ChangedRequest
+from engine.analysis.change_effects import changed_requests
+from engine.analysis.variance_breakdown import breakdown_text, errors_by_group, worst_query
+from engine.analysis.what_if import CHANGES, Change, ChangedRequest, twice_budget
 from engine.plans import Plan
 from engine.privacy import Budget
-from pages.parts.jobs import plans
+from pages.parts.jobs import job_queue, job_widget, plans, tasks
 from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import (
     deferred_errors,
@@ -24,7 +24,9 @@ from pages.parts.shell.error_text import (
 )
 
 MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
-MAX_MERGE_BUTTONS = 3
+MAX_EXPECTED_S = 2.0  # longest expected time of one plan at which all changes are planned
+JOB = "changes_job"  # session key of the job that plans the changes
+BY_NAME = {change.name: change for change in CHANGES}
 # Session key of the trial, which is a tuple: the request before the trial as JSON, the index of the
 # group, and the changed request.
 TRIAL = "what_if"
@@ -47,8 +49,12 @@ def why(plan: Plan, number: int, detail: DeltaGenerator, trial: DeltaGenerator) 
             figure_view.chart(picture, key="why", config=figure_view.EXPORT)()
             figure_view.downloads(lambda: picture.table, name="why")
         place.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
-    st.markdown("**Ways to reduce this error**: try one, then apply it.")
-    _buttons(plan, number)
+    st.markdown(
+        "**Ways to reduce this error**",
+        help="Each button shows a change before you apply it. The numbers are the typical error of"
+        " this table, in counts; then follows the other table whose error rises most, if any does.",
+    )
+    _ways(plan, number)
     with trial:
         show_deferred_error(TRIAL)
         _draw_trial(plan)
@@ -80,52 +86,65 @@ def _query(plan: Plan, group: int) -> int | None:
     return query
 
 
-def _buttons(plan: Plan, group: int) -> None:
-    """Draw one button per kind of change that applies, and the buttons that merge bins."""
-    request = history.current().request
-    obstacles = {
-        name: analysis.merge_obstacle(plan.schema[name])
-        for name in plan.workload.groups[group].attributes
-    }
-    mergeable = [name for name, obstacle in obstacles.items() if not obstacle]
-    is_tuned = request.options.get("centers") == "tuned"
-    with st.container(horizontal=True):
-        for change in CHANGES:
-            if change.name == "coarser":
-                _merge_buttons(change, group, mergeable, obstacles)
-            elif change.name != "tuned" or not is_tuned:
-                buttons.button(
-                    escape_markdown(change.label(request)),
-                    _start_trial,
-                    change,
-                    group,
-                    "",
-                    key=f"what_if_{change.name}",
-                )
+def _ways(plan: Plan, group: int) -> None:
+    """Draw the changes that lower the error of a group, each with its effect.
 
-
-def _merge_buttons(
-    change: Change, group: int, mergeable: Sequence[str], obstacles: Mapping[str, str]
-) -> None:
-    """Draw a button for each of the first `MAX_MERGE_BUTTONS` attributes whose bins can be merged.
-
-    Several buttons are in a popover. If no bins can be merged, a disabled button is drawn.
-    ``obstacles`` maps each attribute to the reason why its bins cannot be merged; the tooltip of
-    the disabled button lists these reasons.
+    A worker computes the effects. If one plan takes long, all changes are drawn without effects.
     """
-    with st.popover("Merge bins") if len(mergeable) > 1 else nullcontext():
-        for name in mergeable[:MAX_MERGE_BUTTONS]:
-            buttons.button(
-                f"Merge bins of {escape_markdown(name)}",
-                _start_trial,
-                change,
-                group,
-                name,
-                key=f"what_if_coarser_{name}",
-            )
-    if not mergeable:
-        reasons = " ".join(obstacles.values()) or "This table has no attribute."
-        st.button("Merge bins", disabled=True, key="what_if_coarser", help=escape_markdown(reasons))
+    request_state = history.current()
+    if plans.expected_seconds(request_state) > MAX_EXPECTED_S:
+        _untried_ways(plan, group)
+        return
+    # Relative changes of errors do not depend on the size of the budget.
+    key = f"changes|{request_state.budget.law}|{request_state.request_key}|{group}"
+    job_widget.replace_job(JOB, key)
+    if job_queue.find(key) is None:
+        job_widget.start(key, tasks.helpful_changes, *request_state.plan_arguments, group)
+    job = job_widget.job(key, label="Comparing changes", quiet=True)
+    if job is None:
+        return
+    error = float(errors_by_group(plan)["rmse"][group])
+    for effect in job.result:
+        # The effects may have been computed at another budget.
+        effect_now = replace(effect, before=error, after=error * effect.after / effect.before)
+        with st.container(horizontal=True, vertical_alignment="center"):
+            _way(BY_NAME[effect.name], group, effect.attribute)
+            st.caption(escape_markdown(effect_now.text), width="content")
+
+
+def _untried_ways(plan: Plan, group: int) -> None:
+    """Draw all changes of a request that retain the group."""
+    st.caption("Planning takes long here, so each change is planned only when you try it.")
+    with st.container(horizontal=True):
+        for change, attribute, _ in changed_requests(history.current().request, group):
+            _way(change, group, attribute)
+
+
+def _way(change: Change, group: int, attribute: str) -> None:
+    """Draw the button that tries a change; ``attribute`` is the one whose bins it merges."""
+    request = history.current().request
+    label = f"Merge bins of {attribute}" if attribute else change.label(request)
+    if change.name == "budget":
+        label = _raised_budget(twice_budget(request, group).request.budget, request.budget)
+    buttons.button(
+        escape_markdown(label),
+        _start_trial,
+        change,
+        group,
+        attribute,
+        key=f"what_if_{change.name}{'_' if attribute else ''}{attribute}",
+    )
+
+
+def _raised_budget(new: Budget, old: Budget) -> str:
+    """Return the text of a budget that `twice_budget` raised, in the chosen unit."""
+    (unit, after), (old_unit, before) = (
+        budgets.headline(budget, budgets.chosen_unit()).rsplit(" ", 1) for budget in (new, old)
+    )
+    factor = "2 × the privacy cost" if old.pure_epsilon is None else "2 × epsilon"
+    if unit != old_unit:  # a very small budget, such as "less than 0.0000001"
+        return f"Use {factor}"
+    return f"Raise {unit} from {before} to {after} ({factor})"
 
 
 def _start_trial(change: Change, group: int, attribute: str) -> None:
@@ -152,7 +171,7 @@ def _draw_trial(plan: Plan) -> None:
         st.markdown(f"**What if: {escape_markdown(text)}**")
         after = plans.plan_of(request_state.with_request(changed_request.request))
         if after is not None:
-            table = analysis.error_table(plan, after, group, changed_request.group)
+            table = analysis.error_table(plan, after, group, changed_request)
             figure_view.table(table, name="what_if", alt="Errors before and after the change")
             st.caption(analysis.query_count_text(plan, after))
         with st.container(horizontal=True):
@@ -171,8 +190,7 @@ def _change_text(changed_request: ChangedRequest, budget: Budget) -> str:
     changed_budget = changed_request.request.budget
     if changed_budget == budget:
         return changed_request.text
-    texts = [budgets.headline(b, budgets.chosen_unit()) for b in (changed_budget, budget)]
-    return f"Budget of {texts[0]} instead of {texts[1]}."
+    return f"{_raised_budget(changed_budget, budget)}."
 
 
 def _apply(changed_request: ChangedRequest) -> None:

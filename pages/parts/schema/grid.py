@@ -247,7 +247,7 @@ def note_domains(schema: Schema) -> None:
     ]
     if (omitted := len(schema) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
-    st.caption(" · ".join(lines))
+    st.caption(f"Read as: {' · '.join(lines)}")
     if names := _names(schema, integer_bins.could_be_integer):
         st.caption(
             f"If {names} can only be whole numbers, tick **integers**: “16–20” then replaces"

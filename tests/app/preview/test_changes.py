@@ -7,9 +7,11 @@ import math
 import pytest
 
 from engine._format import format_number
+from engine.analysis.change_effects import helpful_changes
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.app.preview.sessions import open_preview
+from pages.parts.preview import variance_breakdown_view
+from tests.app.preview.sessions import open_preview, wait_for_changes
 from tests.app.session import Session, demo_plan, demo_schema, wait
 
 
@@ -30,17 +32,18 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
     number = next(
         i for i, g in enumerate(session.studio.required_workload.groups) if g.attributes == ("age",)
     )
-    session.set(group=number).press(
+    wait_for_changes(session.set(group=number)).press(
         f"what_if_{name}" if name != "coarser" else "what_if_coarser_age"
     )
     assert session.studio.to_json() == before
     assert "What if:" in session.text()
     if name == "budget":
-        assert "Budget of ε 7.287 instead of ε 4.887." in session.text()
+        assert "What if: Raise ε from 4.887 to 7.287 (2 × the privacy cost)." in session.text()
     tables = [d.value for d in session.app.dataframe]
     (frame,) = (t.set_index("errors in counts") for t in tables if "errors in counts" in t)
-    assert frame["before"].iloc[0] == pytest.approx(demo_plan().rmse)
-    after = float(frame["after"].iloc[0])
+    assert frame["before"]["all tables, typical"] == pytest.approx(demo_plan().rmse)
+    assert frame["after"]["this table, typical"] < frame["before"]["this table, typical"]
+    after = float(frame["after"]["all tables, typical"])
     session.press("what_if_keep")
     assert session.metrics()["Typical error (counts)"] == format_number(after)
     assert not any(b.key == "what_if_keep" for b in session.app.button)
@@ -56,21 +59,39 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
     assert session.studio.to_json() == before
 
 
-def test_least_accurate_small_group_and_its_bins_are_preselected(session: Session) -> None:
+def test_least_accurate_small_group_is_preselected(session: Session) -> None:
     reference = demo_plan()
     small = [i for i, group in enumerate(reference.workload.groups) if len(group.attributes) == 1]
     worst = max(small, key=lambda i: reference.variances(i).max())
     assert session.app.selectbox(key="group").value == worst
-    for number, group in enumerate(reference.workload.groups):
-        numeric = [name for name in group.attributes if reference.schema[name].kind == "numeric"]
-        session.set(group=number)
-        merges = [b for b in session.app.button if b.key.startswith("what_if_coarser")]
-        assert [b.label.replace("\\", "") for b in merges] == (
-            [f"Merge bins of {name}" for name in numeric] or ["Merge bins"]
-        )
-        assert all(b.disabled == (not numeric) for b in merges)
-        if number and not numeric:
-            break
+
+
+@pytest.mark.parametrize("attributes", [("age",), ("sex",), ("age", "sex")])
+def test_changes_are_offered_with_their_effect(
+    session: Session, attributes: tuple[str, ...]
+) -> None:
+    groups = session.studio.required_workload.groups
+    number = next(i for i, group in enumerate(groups) if group.attributes == attributes)
+    wait_for_changes(session.set(group=number))
+    effects = helpful_changes(session.studio.request, number)
+    keys = [b.key for b in session.app.button if (b.key or "").startswith("what_if_")]
+    assert keys == [
+        f"what_if_{e.name}_{e.attribute}" if e.attribute else f"what_if_{e.name}" for e in effects
+    ]
+    assert all(effect.text in session.text() for effect in effects)
+    # Dropping the largest tables would remove a table with two attributes.
+    assert ("what_if_drop" in keys) == (len(attributes) == 1)
+
+
+def test_slow_plans_offer_changes_without_effects(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variance_breakdown_view.plans, "expected_seconds", lambda _: 60.0)
+    session.set(group=6)
+    assert "each change is planned only when you try it" in session.text()
+    keys = {b.key for b in session.app.button}
+    assert {"what_if_weight", "what_if_budget"} <= keys
+    assert "what_if_drop" not in keys
 
 
 def test_long_table_names_differ_after_shortening() -> None:
@@ -100,36 +121,24 @@ def test_rehearsal_of_a_million_queries_starts_from_preview() -> None:
     assert "REHEARSAL on simulated records" in session.text()
 
 
-def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
-    session.press("what_if_drop").press("what_if_forget")
+def test_what_if_change_is_discarded_and_omitted_where_it_does_not_apply(
+    session: Session,
+) -> None:
+    wait_for_changes(session).press("what_if_drop").press("what_if_forget")
     assert "What if:" not in session.text()
-    session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
-    assert "no table of positive weight" in session.errors()
-    assert "What if:" not in session.text()
+    wait_for_changes(session.press("what_if_drop").press("what_if_keep"))
+    assert not any(b.key == "what_if_drop" for b in session.app.button)
     other = open_preview(
         Workload.all_ways(demo_schema("cps"), (1, 2)), mechanism="residualplanner+", options={}
     )
-    assert "no centers" in other.press("what_if_tuned").errors()
-
-
-@pytest.mark.parametrize("names", [("day",), ("day", "age")])
-def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
-    days = Attribute.dates("day", "2024-01-01", "2024-01-31", "day")
-    session = open_preview(
-        Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal")
-    )
-    (button,) = (b for b in session.app.button if b.key.startswith("what_if_coarser"))
-    assert button.disabled == (names == ("day",))
-    if button.disabled:
-        assert "The cells of day are dates" in button.help
-        assert "such as month" in button.help
+    assert not any(b.key == "what_if_tuned" for b in wait_for_changes(other).app.button)
 
 
 def test_slow_what_if_change_runs_in_worker() -> None:
     workload = (
         Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
     )
-    session = open_preview(workload).press("what_if_tuned")
+    session = wait_for_changes(open_preview(workload)).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
     assert session.studio.options_without_defaults == {"centers": "tuned"}
@@ -137,7 +146,7 @@ def test_slow_what_if_change_runs_in_worker() -> None:
 
 
 def test_what_if_change_is_dropped_with_its_workload(session: Session) -> None:
-    session.press("what_if_budget")
+    wait_for_changes(session).press("what_if_budget")
     session.set(budget_unit="pcost")
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
     assert "What if:" not in session.text()

@@ -21,7 +21,7 @@ from pages.parts.preview.group_targets_form import CURRENT, EACH, TITLE
 from pages.parts.shell import permalink
 from pages.parts.workload import publication_weights_form
 from tests import working
-from tests.app.preview.sessions import open_preview
+from tests.app.preview.sessions import open_preview, wait_for_changes
 from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, open_demo
 
 
@@ -137,7 +137,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
         permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
     )
     # Without the 2-way tables, the 1-way tables keep their targets.
-    session.press("what_if_drop").press("what_if_keep")
+    wait_for_changes(session).press("what_if_drop").press("what_if_keep")
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
     session.go("workload").set(add_how="One table").press("add_total").go("preview")
