@@ -61,7 +61,7 @@ from engine.residuals import Space, contract, group_axes
 from engine.residuals.decomposition import has_identity_gram, interval_gram, part_rows
 from engine.residuals.intervals import IntervalGram
 from engine.residuals.operators import ScaledIdentity
-from engine.workload import Part, Workload, joint_part
+from engine.workload import Group, Part, Workload, joint_part
 
 # The eigenvalues of a matrix of order n are lowered by this factor times (n + 100) times the
 # machine epsilon times the largest eigenvalue.  The actual rounding errors of sums and of LAPACK
@@ -244,21 +244,32 @@ class ReducedWorkload:
         return self.cells[self.class_of[name]]
 
 
-def reduce_workload(workload: Workload) -> ReducedWorkload:
-    """Eliminate the attributes whose optimal weights are uniform, and return the reduced workload.
+class _Queries:
+    """Groups of a workload as weighted products of parts, and the query rows of each distinct part.
 
-    Groups of weight 0 are left out, and so are groups with a part on several attributes whose query
-    rows have more than `MAX_PART_ENTRIES` entries.  Leaving out groups can only lower the bound.
+    Attributes
+    ----------
+    groups : pairs of a weight and a product.
+    parts : key -> part.
+    rows : key -> query rows; parts in ``identity_sizes`` are left out.
+    identity_sizes : key of a marginal on a wide attribute -> number of its cells.  The query rows
+        of these marginals are a large identity matrix, which is formed only for free attributes.
+    intervals : key -> Gram of intervals, for parts that have one.
     """
-    rows: dict[Key, Array] = {}
-    # Number of cells of every marginal on a wide attribute.  The rows of these marginals are a
-    # large identity matrix, which is formed only for free attributes.
-    identity_sizes: dict[Key, int] = {}
-    parts_by_key: dict[Key, Part] = {}
-    intervals: dict[Key, IntervalGram] = {}
-    keys: dict[Any, Key] = {}  # by content of the query rows
-    groups: list[tuple[float, Product]] = []
-    for group in workload.groups:
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[float, Product]] = []
+        self.parts: dict[Key, Part] = {}
+        self.rows: dict[Key, Array] = {}
+        self.identity_sizes: dict[Key, int] = {}
+        self.intervals: dict[Key, IntervalGram] = {}
+        self._keys: dict[Any, Key] = {}  # by content of the query rows
+
+    def add(self, group: Group) -> None:
+        """Add a group, unless its weight is 0 or a part on several attributes is too large.
+
+        Such a part has more than `MAX_PART_ENTRIES` entries in its query rows.
+        """
         query_weights, weight = group.query_weights, group.weight
         if query_weights is not None and not group.parts:
             weight, query_weights = weight * float(query_weights[0]), None
@@ -269,22 +280,39 @@ def reduce_workload(workload: Workload) -> ReducedWorkload:
             len(p.axes) > 1 and p.count * math.prod(p.sizes) > MAX_PART_ENTRIES for p in parts
         )
         if not group.is_weighted or too_large:
-            continue
-        named_parts: list[tuple[Space, Key]] = []
-        for part in parts:
-            weight_bytes = None if query_weights is None else query_weights.tobytes()
-            key = keys.setdefault((part.key, weight_bytes), len(keys))
-            if key not in parts_by_key:
-                parts_by_key[key] = part
-                gram = interval_gram(part, query_weights) if part.cells > 1 else None
-                if gram is not None:
-                    intervals[key] = gram
-                if has_identity_gram(part, query_weights):
-                    identity_sizes[key] = part.cells
-                else:
-                    rows[key] = part_rows(part, query_weights)
-            named_parts.append((tuple(group.attributes[a] for a in part.axes), key))
-        groups.append((weight, tuple(sorted(named_parts))))
+            return
+        named_parts: list[tuple[Space, Key]] = [
+            (tuple(group.attributes[a] for a in part.axes), self._key_of(part, query_weights))
+            for part in parts
+        ]
+        self.groups.append((weight, tuple(sorted(named_parts))))
+
+    def _key_of(self, part: Part, query_weights: Array | None) -> Key:
+        """Return the key of a part with these weights of queries; store a new part."""
+        weight_bytes = None if query_weights is None else query_weights.tobytes()
+        key = self._keys.setdefault((part.key, weight_bytes), len(self._keys))
+        if key not in self.parts:
+            self.parts[key] = part
+            gram = interval_gram(part, query_weights) if part.cells > 1 else None
+            if gram is not None:
+                self.intervals[key] = gram
+            if has_identity_gram(part, query_weights):
+                self.identity_sizes[key] = part.cells
+            else:
+                self.rows[key] = part_rows(part, query_weights)
+        return key
+
+
+def reduce_workload(workload: Workload) -> ReducedWorkload:
+    """Eliminate the attributes whose optimal weights are uniform, and return the reduced workload.
+
+    Groups of weight 0 are left out, and so are groups with a part on several attributes whose query
+    rows have more than `MAX_PART_ENTRIES` entries.  Leaving out groups can only lower the bound.
+    """
+    collected = _Queries()
+    for group in workload.groups:
+        collected.add(group)
+    groups, rows, identity_sizes = collected.groups, collected.rows, collected.identity_sizes
     joint_attributes = {
         name for _, product in groups for names, _ in product if len(names) > 1 for name in names
     }
@@ -304,7 +332,7 @@ def reduce_workload(workload: Workload) -> ReducedWorkload:
     }
     is_symmetric = {
         key: _is_symmetric_pair(rows[key], part.sizes)
-        for key, part in parts_by_key.items()
+        for key, part in collected.parts.items()
         if len(part.sizes) == 2
     }
     class_of = _equivalence_classes(groups, free, is_symmetric, workload)
@@ -321,7 +349,7 @@ def reduce_workload(workload: Workload) -> ReducedWorkload:
         },
         rows=rows,
         is_symmetric=is_symmetric,
-        intervals=intervals,
+        intervals=collected.intervals,
     )
     for _, product in groups:
         for names, key in product:
