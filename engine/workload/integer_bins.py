@@ -66,7 +66,7 @@ def could_be_integer(attribute: Attribute) -> bool:
     """
     numbers = [
         *(attribute.edges or ()),
-        *([] if attribute.missing is None else [attribute.missing]),
+        *([attribute.missing] if isinstance(attribute.missing, (int, float)) else []),
     ]
     return (
         attribute.edges is not None
