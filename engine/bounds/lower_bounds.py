@@ -940,7 +940,7 @@ def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
 def full_domain_problem(workload: Workload) -> DualProblem:
     """Return the problem of weighting all cells of the table on all queried attributes.
 
-    It is the dual of the search for the strategy with the smallest error.
+    This problem is the dual of the search for the strategy with the smallest error.
     """
     sizes = workload.schema.sizes(queried_attributes(workload))
     lift = FullTable(sizes)

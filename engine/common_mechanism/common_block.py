@@ -556,8 +556,8 @@ def _separated(weights: Array) -> list[Array] | None:
 def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array, Array]:
     """Return coordinates of the row space of ``part`` in which two precisions are diagonal.
 
-    They are the precisions of the strategies ``part`` and ``outer``, both with noise 1.  The row
-    space of ``part`` must lie in that of ``outer``.
+    One is the precision of the strategy ``part``, the other the precision of the strategy
+    ``outer``, both with noise 1.  The row space of ``part`` must lie in that of ``outer``.
 
     Returns
     -------

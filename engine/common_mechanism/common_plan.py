@@ -218,9 +218,9 @@ class Residual:
     def pcost(self) -> float:
         """Privacy cost of measuring `blocks` without the look, rounded up.
 
-        It can exceed `spend`, which is the cost of the plan minus the cost of the look: in every
-        cell, the costs of both stages sum to at most the cost of the plan, but the most expensive
-        cells of the two stages may differ.
+        The result can exceed `spend`, which is the cost of the plan minus the cost of the look.  In
+        every cell, the costs of both stages sum to at most the cost of the plan, but the most
+        expensive cells of the two stages may differ.
         """
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)

@@ -466,8 +466,8 @@ def rehearse_finish(
 ) -> Measurement:
     """Rehearse the second stage for an option after a rehearsed look; return its measurement.
 
-    It spends nothing, runs on simulated or public data, and must not be published.  ``seed`` is
-    that of `engine.release.measure.measure`.
+    A rehearsal spends nothing, runs on simulated or public data, and must not be published.
+    ``seed`` is that of `engine.release.measure.measure`.
 
     Raises
     ------
@@ -497,7 +497,7 @@ def rehearse_finish(
 def resume(ledger: Book, key: str) -> Steps:
     """Return the state of a two-stage release from the ledger, given the key of its look.
 
-    It reads no records and spends nothing.
+    The call reads no records and spends nothing.
 
     Raises
     ------
@@ -542,7 +542,7 @@ def resume(ledger: Book, key: str) -> Steps:
 def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[RecordKeywords]) -> Steps:
     """Check that all stages of a two-stage release were measured on the records ``data``.
 
-    It spends nothing, and returns the state of the release as `resume` does.
+    The check spends nothing.  The result is the state of the release, as from `resume`.
 
     Raises
     ------

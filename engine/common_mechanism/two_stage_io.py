@@ -290,7 +290,7 @@ def write_second_stage(
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
     """Return the texts in the result file of a look, by file name.
 
-    They are the options, the cost so far in pcost (``spent``), and the cost of each option.
+    The texts have the options, the cost so far in pcost (``spent``), and the cost of each option.
     """
     totals = [repr(option_cost(option)) for option in common.options]
     return {

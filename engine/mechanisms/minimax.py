@@ -1106,7 +1106,7 @@ STEPS_PER_PLAN, PLAN_SECONDS_PER_SPACE = 30, 5e-4
 def forecast_minimax(workload: Workload, goal: Objective, spaces: Sequence[Space]) -> float:
     """Return the expected time of `minimax_search` with uniform centers, in seconds.
 
-    It is 0 if the search does not apply.
+    The result is 0 if the search does not apply.
 
     Parameters
     ----------

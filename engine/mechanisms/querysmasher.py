@@ -412,9 +412,9 @@ class QuerySmasher(ResidualMechanism):
     ) -> bool:
         """Return whether a product strategy on the full table is searched before tuning.
 
-        It is searched first if tuning cannot make it unnecessary or is expected to take at least
-        ten times as long.  Tuning may then use all of the remaining time.  It can be unnecessary
-        only if one strategy measures all residual spaces.
+        The result is True in two cases.  Tuning cannot make the product strategy unnecessary, which
+        is so unless one strategy measures all residual spaces.  Or tuning is expected to take at
+        least ten times as long as the search for the product strategy.
         """
         if not _covers_all(unions, uniform.values):
             return True

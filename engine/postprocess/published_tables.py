@@ -528,7 +528,9 @@ def seed_of(measurement: Measurement) -> list[int]:
 def _tolerance(estimates: Evidence, total: float) -> float:
     """Return the largest share of uniform tables that may be mixed in to remove negative cells.
 
-    It is small compared with the mean noise of a table divided by the number of records.
+    The share is `UNIFORM_SHARE_PER_NOISE` times the mean noise of the tables divided by the number
+    of records, but at most `MAX_UNIFORM_SHARE`.  Without a measured table it is
+    `MAX_UNIFORM_SHARE`.
     """
     noise = [
         estimates.cells(a) * np.sqrt(estimates.residuals[a].variance) / total

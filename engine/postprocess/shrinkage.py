@@ -138,9 +138,9 @@ def max_entropy_table(
 ) -> Array:
     """Return the table on ``axes`` of largest entropy among those with the given margins.
 
-    It is exact for a pair without impossible cells.  Otherwise iterative proportional fitting
-    approximates it, until the errors of the margins are at most `MARGIN_TOLERANCE` or for
-    `ENTROPY_SWEEPS` passes.
+    For a pair without impossible cells the result is exact.  Otherwise iterative proportional
+    fitting approximates the table.  The fitting ends when the errors of the margins are at most
+    `MARGIN_TOLERANCE`, or after `ENTROPY_SWEEPS` passes.
 
     Parameters
     ----------
@@ -275,9 +275,9 @@ def expected_deviations(
 ) -> dict[Axes, float]:
     """Return the expected squared deviations of true tables from their references, in counts^2.
 
-    They are posterior means given the noisy residuals.  Each deviation is divided by an upper bound
-    that follows from the reference.  These ratios have the same prior for all tables, which is
-    estimated by penalized maximum likelihood, see `_simple_priors`.
+    The result has posterior means given the noisy residuals.  The ratio of each squared deviation
+    to an upper bound, which follows from the reference, has the same prior for all tables.  The
+    prior is estimated by penalized maximum likelihood, see `_simple_priors`.
 
     Parameters
     ----------

@@ -543,8 +543,8 @@ def _row_arrays(strategy: Strategy, name: str) -> dict[str, npt.NDArray[Any]]:
 def integers_determine_estimates(measurement: Measurement) -> bool:
     """Return whether the released integers and the plan determine the estimates.
 
-    They do not after the second stage of a two-stage release.  They do not, either, if this machine
-    computes other strategy rows from the plan (rotated eigenvectors) than the one that measured.
+    The result is False after the second stage of a two-stage release.  It is also False if this
+    machine computes other strategy rows (rotated eigenvectors) than the machine that measured.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):

@@ -83,7 +83,7 @@ class _Count(Attribute):
     def __post_init__(self) -> None:
         """Skip the checks of `Attribute`, which limit the number of cells.
 
-        They are not needed, because no table has an axis for this attribute.
+        No table has an axis for this attribute, so its number of cells needs no limit.
         """
 
 

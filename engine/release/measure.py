@@ -349,9 +349,9 @@ def check_curve(
 ) -> None:
     """Raise LedgerError if the dataset has a budget in mu or (epsilon, delta) and a grid is coarse.
 
-    Such a budget requires that the privacy curve of a release, epsilon -> delta, is at most that of
-    Gaussian noise of cost ``pcost``.  If answers are rounded to a coarse grid, the curve of the
-    release can be higher.
+    A budget in mu or (epsilon, delta) requires that the privacy curve of a release, epsilon ->
+    delta, is at most that of Gaussian noise of cost ``pcost``.  If answers are rounded to a coarse
+    grid, the curve of the release can be higher.
 
     Parameters
     ----------

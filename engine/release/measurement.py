@@ -263,8 +263,8 @@ class Measurement(FrozenValue):
     def headline(self) -> dict[str, str]:
         """Return the main facts as a mapping from name to text.
 
-        They are the facts of the plan, such as its accuracy and cost, after dataset and time of the
-        release, or after the mark of a rehearsal.
+        The dataset and the time of the release, or the mark of a rehearsal, come first.  The facts
+        of the plan follow, such as its accuracy and cost.
         """
         plan = self.plan.headline()
         if self.rehearsal:
@@ -375,9 +375,9 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
 
 
 def _is_answered_by_cells(part: Part, table: Array) -> bool:
-    """Return whether the cells of a table are used as answers without a matrix product.
+    """Return whether the cells of ``table`` are the answers, so that no matrix product is needed.
 
-    They are if the table is large, and the queries of ``part`` are its single cells (marginal).
+    The result is True if ``part`` is a marginal (its queries are single cells) of a large table.
     """
     return part.family.key == ("marginal",) and table.size >= ANSWER_SLAB_ENTRIES
 

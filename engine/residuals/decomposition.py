@@ -514,9 +514,9 @@ class Subworkload:
 
     @property
     def mixed(self) -> bool:
-        """Whether the Gram is no Kronecker product with one factor per attribute.
+        """Whether the Gram has several terms, or a factor on several attributes.
 
-        It then has several terms, or a factor on several attributes.
+        If False, the Gram is a Kronecker product with one factor per attribute.
         """
         return len(self.terms) > 1 or any(
             len(axes) > 1 for term in self.terms for axes, _ in term.factors

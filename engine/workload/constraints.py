@@ -54,7 +54,7 @@ class JointConstraint:
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
         """Return the marginal of ``share`` on the attributes ``names``, axes in the order of names.
 
-        It is 0 exactly in the cells of this marginal that the constraints exclude.
+        An entry is 0 if the constraints exclude its cell, and positive otherwise.
         """
         axes = [self.names.index(name) for name in names]
         marginal = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in axes))

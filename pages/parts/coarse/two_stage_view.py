@@ -130,7 +130,7 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
 def past_looks() -> None:
     """Draw the list of two-stage releases of a dataset, and a button that opens the selected one.
 
-    Those of other sessions are listed as well.
+    The list includes the releases that other sessions started.
     """
     book_and_dataset = dataset_form.browse()
     if book_and_dataset is None:

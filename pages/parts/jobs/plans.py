@@ -137,8 +137,9 @@ def _plan_after_edit(
 def quick_plan(request_state: RequestState, seconds: float = math.inf) -> Plan | None:
     """Return the plan of a request if it is cached or quickly computed; otherwise None.
 
-    It is computed here if its forecast is at most ``seconds`` and at most `QUICK_S`. If it then
-    takes longer than `PAGE_LIMIT_S`, planning is stopped and starts again in a worker.
+    The plan is computed here if its forecast is at most ``seconds`` and at most `QUICK_S`, and no
+    worker computes it. If planning takes longer than `PAGE_LIMIT_S`, it is stopped, and a worker
+    starts it again.
     """
     if (cached_plan := plan_cache.cached_plan(request_state.key)) is not None:
         return cached_plan
