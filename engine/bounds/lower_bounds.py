@@ -49,7 +49,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -114,6 +114,7 @@ from engine.residuals.intervals import (
 from engine.residuals.intervals import solve as solve_intervals
 from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
+from engine.residuals.strategy_search import eigen_seconds
 from engine.workload import Group, Workload
 
 # `largest_entry_bound` leaves out a group of queries if one of its parts has more coefficients than
@@ -128,6 +129,9 @@ MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 MAX_DIMENSION = 1_000
 # the search of `independent_bound` ends when a step raises the bound by less than this share
 MIN_GAIN = 1e-7
+# measured time to form a sum of Kronecker products, compute its root and its nuclear norm, relative
+# to the expected time of one symmetric eigenvalue problem of this order
+DENSE_NORM_RATIO = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -248,10 +252,13 @@ class _LevelNorm:
         return norm * (1.0 - QUADRATURE_ROUNDING), [mass / total]
 
 
-def independent_bound(parts: Decomposition) -> float:
+def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float:
     """Return a lower bound on the weighted squared error at joint privacy cost 1, in counts^2.
 
-    The bound holds for all plans that measure the residual spaces independently.
+    The bound holds for all plans that measure the residual spaces independently.  The first step of
+    the search for weights of cells is always made.  No further step begins if it is expected to end
+    after ``deadline``, on the clock of `planning_time`.  A sum of Kronecker products is formed as
+    one matrix only if time remains for it; without the matrix, the bound is lower.
     """
     class_of, cells = _equivalence_classes(parts)
     # Residual spaces with the same subworkload on equivalent attributes have nuclear norms that
@@ -260,9 +267,11 @@ def independent_bound(parts: Decomposition) -> float:
     for space, (number, scale) in parts.spaces.items():
         block_key = (number, tuple(class_of[name] for name in space))
         blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
+    numbers = {number for number, _ in blocks}
+    as_matrix = _sums_as_matrices(parts, numbers, deadline - planning_time())
     norms = {
-        number: _norms(parts.subworkloads[number], parts.factors)
-        for number in {number for number, _ in blocks}
+        number: _norms(parts.subworkloads[number], parts.factors, number in as_matrix)
+        for number in numbers
     }
     evaluated = [norm for number, _ in blocks for _, factors in norms[number] for norm in factors]
     flops = sum(norm.flops for norm in evaluated)
@@ -270,10 +279,13 @@ def independent_bound(parts: Decomposition) -> float:
     weights = [np.full(n, 1.0 / n) for n in cells]
     best = 0.0
     for _ in range(max(1, steps)):
+        started = planning_time()
         total, weighted_costs = _step(blocks, norms, weights)
         if not total > best * (1.0 + MIN_GAIN):
             break
-        best = total
+        best, now = total, planning_time()
+        if 2.0 * now - started > deadline:
+            break  # the next step would take as long as this one
         # A fixed-point step that raises the weights of costly cells.  The norms grow with the root
         # of the weights, so the ratio of a cell's weighted cost to its weight is squared.
         weights = [
@@ -283,6 +295,24 @@ def independent_bound(parts: Decomposition) -> float:
             for mass, cost in zip(weights, weighted_costs, strict=True)
         ]
     return error_bound(best)
+
+
+def _sums_as_matrices(parts: Decomposition, numbers: Collection[int], seconds: float) -> set[int]:
+    """Return the indices of the subworkloads whose Gram `_norms` forms as one matrix.
+
+    Matrices are formed up to the order `MAX_DIMENSION`, the smallest first, as long as their
+    expected time is at most ``seconds`` in total.
+    """
+    as_matrix = set[int]()
+    for number in sorted(numbers, key=lambda k: (parts.subworkloads[k].dimension, k)):
+        dimension = parts.subworkloads[number].dimension
+        if dimension > MAX_DIMENSION or len(parts.subworkloads[number].terms) == 1:
+            continue
+        seconds -= DENSE_NORM_RATIO * eigen_seconds(dimension)
+        if seconds < 0.0:
+            break
+        as_matrix.add(number)
+    return as_matrix
 
 
 def _normalized(mass: Array) -> Array:
@@ -362,13 +392,15 @@ def _step(
 
 
 def _norms(
-    sub: Subworkload, factors: Sequence[Factor]
+    sub: Subworkload, factors: Sequence[Factor], as_matrix: bool
 ) -> list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]:
     """Return a lower bound on the squared nuclear norm of a subworkload, as a sum of products.
 
     The result is a list of pairs (coefficient, norms).  The bound is the sum over all pairs of the
     coefficient times the product of the squared norms.  There is one pair per Kronecker product in
-    the Gram, or a single pair if the Gram is formed as one matrix.
+    the Gram, or a single pair if the Gram is formed as one matrix.  A sum of Kronecker products is
+    formed as one matrix if ``as_matrix``, or if one strategy measures several residual spaces or
+    uses complements.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -376,7 +408,7 @@ def _norms(
     if sub.spaces or sub.complements:
         lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
         return [(1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), lift, axes)])]
-    if len(terms) > 1 and sub.dimension <= MAX_DIMENSION:
+    if len(terms) > 1 and as_matrix:
         return [
             (1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
         ]

@@ -59,6 +59,10 @@ class Limits:
     Attributes
     ----------
     time_limit : computing time in seconds, without waits for other programs; None for no limit.
+        The plan with uniform centers is completed even if this takes longer than the limit; its
+        searches are then shortened, and centers are not tuned.  A strategy that exceeds the limit
+        without a search step is refused before anything is computed.  If the limit leaves no time
+        for all steps of a lower bound, the certificate is for a lower and valid bound.
     memory_limit : memory in bytes.
     progress : callback with a fraction and a text; planning stops if it returns False or raises.
     workers : number of worker processes; 1 computes in this process.  With None, the number in an

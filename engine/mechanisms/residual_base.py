@@ -157,6 +157,9 @@ TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 32, 10, 4
 # If later strategies need all the time that is left, a search may still take this share of the time
 # left, or twice its expected time if that is less.
 MIN_SEARCH_SHARE = 0.1
+# The bound of a plan that is charged the joint privacy cost may exceed the time limit by this share
+# of the limit.
+JOINT_BOUND_SHARE = 0.05
 # Factors of the Kronecker product that measures a residual space: pairs of some axes of the space
 # and the strategy on these axes.
 Factored = tuple[tuple[Axes, Strategy], ...]
@@ -439,12 +442,19 @@ class ResidualMechanism(Mechanism):
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         joint = _joint_share(parts, solutions, np.array(list(noise_shares(values).values())))
+        bound_deadline = deadline + JOINT_BOUND_SHARE * (limits.time_limit or 0.0)
         return CandidatePlan(
             split=split,
             error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
             assemble=lambda: self._assemble(
-                workload, budget, parts, solutions, state, joint_share=joint
+                workload,
+                budget,
+                parts,
+                solutions,
+                state,
+                joint_share=joint,
+                bound_deadline=bound_deadline,
             ),
             joint=joint,
             duals=state.duals,
@@ -724,6 +734,7 @@ class ResidualMechanism(Mechanism):
         solved: SolverState,
         bound: float | None = None,
         joint_share: float | None = None,
+        bound_deadline: float = math.inf,
     ) -> Plan:
         """Divide the budget among residual spaces, round the noise to grids, and return the plan.
 
@@ -733,6 +744,7 @@ class ResidualMechanism(Mechanism):
             the weighted sum.  If the plan is charged the joint privacy cost, `_joint_bound` replaces
             the bound.
         joint_share : result of `_joint_share`.  With None, the function computes it.
+        bound_deadline : deadline of `independent_bound`, on the clock of `planning_time`.
         """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
@@ -747,7 +759,11 @@ class ResidualMechanism(Mechanism):
             joint_share = _joint_share(parts, solutions, ideal, always=solved.joint is True)
         joint = joint_share < 1.0
         if joint:
-            ideal, bound = joint_share * ideal, self._joint_bound(workload, solved)
+            ideal = joint_share * ideal
+            if tradeoff is None:
+                bound = independent_bound(parts, bound_deadline)
+            else:
+                bound = self._joint_bound(workload, solved, tradeoff)
         factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
         strategies = {s: factors[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
@@ -775,16 +791,12 @@ class ResidualMechanism(Mechanism):
             ideal=ideal,
         )
 
-    def _joint_bound(self, workload: Workload, solved: SolverState) -> float:
+    def _joint_bound(self, workload: Workload, solved: SolverState, tradeoff: Tradeoff) -> float:
         """Return a lower bound on the objective at joint privacy cost 1, in counts^2."""
-        tradeoff, weighted = solved.tradeoff, workload
-        if tradeoff is not None:
-            emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
-            weighted = emphasis.apply(workload)
+        emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
+        weighted = emphasis.apply(workload)
         parts = decompose(weighted, solved.split, self.axis_labels(workload))
         total = independent_bound(unite(parts, weighted, solved.split))
-        if tradeoff is None:
-            return total
         if tradeoff.limits is None:
             return total / dual_norm(workload, self.goal(workload), emphasis)[0]
         return constrained_bound(workload, emphasis.group_weights, tradeoff.limits, total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from engine._clock import planning_time
 from engine.bounds import lower_bounds
-from engine.bounds.lower_bounds import Model, exact_bound, quick_bound
+from engine.bounds.lower_bounds import Model, exact_bound, independent_bound, quick_bound
 from engine.errors import LimitExceeded
 from engine.mechanisms import forecast, plan, querysmasher, residual_base
 from engine.mechanisms.base import Limits
@@ -22,10 +23,10 @@ from engine.mechanisms.querysmasher import QuerySmasher
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
-from engine.residuals.decomposition import Subworkload, decompose
+from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.strategy_search import Cost, Search
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
-from engine.workload import Workload
+from engine.workload import Custom, Workload
 from engine.workload.families import Random
 from tests import shapes
 
@@ -104,6 +105,54 @@ def test_maximise_begins_no_evaluation_that_ends_late(monkeypatch: pytest.Monkey
     problem = DualProblem(lift=FullDomain(8), factor=Factor(sizes=(8,), matrix=gram))
     problem.maximise(Options(deadline=10.0))
     assert seconds == 8.0
+
+
+def several_sums() -> Workload:
+    """Return prefixes and ranges, whose sum on two attributes is no Kronecker product."""
+    workload = Workload(shapes.numeric(12, 10))
+    for families in ("prefix", "range"), ("range", "marginal"), ("marginal", "prefix"):
+        workload = workload.add(("a", "b"), dict(zip(("a", "b"), families, strict=True)))
+    return workload
+
+
+def test_independent_bound_after_deadline_forms_no_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = decompose(several_sums())
+    calls = Counter[str]()
+    for name in ("gram_on_axes", "_step"):
+        monkeypatch.setattr(lower_bounds, name, counted(getattr(lower_bounds, name), calls, name))
+    bound = independent_bound(parts)
+    assert calls["gram_on_axes"] == 1
+    assert calls["_step"] > 1
+    calls.clear()
+    late = independent_bound(parts, deadline=-math.inf)
+    assert calls == {"_step": 1}
+    assert 0.5 * bound < late < bound
+
+
+def counted(function: Any, calls: Counter[str], name: str) -> Any:
+    """Return the function, with every call counted in ``calls[name]``."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return function(*args, **options)
+
+    return call
+
+
+def test_plan_joint_cost_gives_its_deadline_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(5).integers(-2, 3, (2, 20))
+    workload = Workload(shapes.numeric(5, 4)).add(("a", "b"), Custom(rows))
+    seconds_left = []
+
+    def bound(parts: Decomposition, deadline: float) -> float:
+        seconds_left.append(deadline - planning_time())
+        return 1.0
+
+    monkeypatch.setattr(residual_base, "independent_bound", bound)
+    assert plan(workload, ONE, time_limit=50.0, cache=False).joint
+    assert plan(workload, ONE, cache=False).joint
+    assert 0.0 < seconds_left[0] < 1.2 * 50.0
+    assert seconds_left[1] == math.inf
 
 
 def test_quick_bound_wide_attribute_evaluates_few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
