@@ -713,7 +713,7 @@ def rebuild_proof(
     attribute_weights = tradeoff.lines
     if attribute_weights is None or not is_applicable(workload, goal, split):
         raise ValueError(
-            "query weights by attribute are stored for a workload that does not use them"
+            "the stored query weights by attribute are missing, or the workload does not use them"
         )
     spaces = list(decompose(workload, split, labels).spaces)
     if len(attribute_weights.indices) != len(spaces) or any(

@@ -47,7 +47,7 @@ class LineWeights:
         )
         numbers = [n for indices in lines.indices for n in indices]
         if not all(type(n) is int and -1 <= n < len(lines.weights) for n in numbers):
-            raise ValueError("the query weights by attribute contain an index that is out of range")
+            raise ValueError("the query weights by attribute contain an invalid index")
         if not all(np.isfinite(w).all() and (w > 0).all() for w in lines.weights):
             raise ValueError("the query weights by attribute are not all positive and finite")
         return lines

@@ -386,10 +386,13 @@ class Attribute:
                 f"{subject} is numeric but has labels; give edges, or make it categorical"
             )
         labels = self.labels
-        if not isinstance(labels, tuple) or len(labels) != self.size:
+        if not isinstance(labels, tuple):
             raise SchemaError(
-                f"{subject} has {len(labels or ()):,} labels, but the size {self.size:,}; omit the "
-                "size"
+                f"{subject} has labels of type {type(labels).__name__}; use Attribute.categorical"
+            )
+        if len(labels) != self.size:
+            raise SchemaError(
+                f"{subject} has {len(labels):,} labels, but the size {self.size:,}; omit the size"
             )
         # One search of the joined labels is fast. The slow loop over single labels runs only if the
         # search found a fault, to name the invalid label.
@@ -417,9 +420,13 @@ class Attribute:
                 f"{subject} is categorical but has edges; give labels, or make it numeric"
             )
         edges = self.edges
-        if not isinstance(edges, tuple) or len(edges) != self.size + 1:
+        if not isinstance(edges, tuple):
             raise SchemaError(
-                f"{subject} has {len(edges or ()):,} edges, but the size {self.size:,}, which needs"
+                f"{subject} has edges of type {type(edges).__name__}; use Attribute.numeric"
+            )
+        if len(edges) != self.size + 1:
+            raise SchemaError(
+                f"{subject} has {len(edges):,} edges, but the size {self.size:,}, which needs"
                 f" {self.size + 1:,} edges; omit the size"
             )
         if len(edges) < 2:
@@ -487,8 +494,8 @@ class Attribute:
             or not isinstance(self.stop, str)
         ):
             raise SchemaError(
-                f"{subject} has dates without start, stop and unit as texts; give all three (units:"
-                f" {', '.join(UNITS)})"
+                f"{subject} has dates with a missing or invalid start, stop or unit; give start and"
+                f" stop as texts, and one of the units {', '.join(UNITS)}"
             )
         first, last = (
             _cell_of(text, self.unit, f"dates of {subject}") for text in (self.start, self.stop)

@@ -1071,7 +1071,7 @@ def family_from_dict(data: object) -> Family:
     """Rebuild a family from `Family.to_dict`; raise WorkloadError if the data is invalid."""
     if not isinstance(data, dict) or "name" not in data:
         raise WorkloadError(
-            'A query family in the file has no name. Write it as {"name": "prefix"}.'
+            'A query family in the file is missing or has no name. Write it as {"name": "prefix"}.'
         )
     cls = {f.name: f for f in FAMILIES}.get(data["name"] if isinstance(data["name"], str) else "")
     if cls is None:

@@ -746,8 +746,8 @@ def _code_list(
     if names and (isinstance(names, str) or len(names) != len(areas) - first):
         raise SchemaError(
             f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the "
-            "cells, but a different number of level names; give one name per level, from coarse to "
-            "fine"
+            "cells, but the level names are not a list of this length; give one name per level, "
+            "from coarse to fine"
         )
     levels = []
     for i, nodes in enumerate(areas[first:]):

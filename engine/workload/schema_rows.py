@@ -104,6 +104,11 @@ def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
     return json.dumps(documents, ensure_ascii=False)
 
 
+_INVALID_HIERARCHIES = (
+    "the hierarchies are not a JSON list of hierarchies; read the code list again"
+)
+
+
 def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
     """Return the descriptions of the hierarchies in a text that `_hierarchies_text` wrote.
 
@@ -113,8 +118,11 @@ def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
     try:
         documents = parse_json(text)
         areas = [document["areas"] for document in documents]
-        if labels is None:
-            return documents
+    except (KeyError, TypeError, ValueError):
+        raise SchemaError(_INVALID_HIERARCHIES) from None
+    if labels is None:
+        return documents
+    try:
         return [
             document | {"areas": [areas_by_label[label] for label in labels]}
             for document, areas_by_label in zip(documents, areas, strict=True)
@@ -124,8 +132,8 @@ def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
             f"the label {quote_public(error.args[0])} has no area in the hierarchy of the "
             "attribute; restore the previous labels, or read a code list with this label"
         ) from None
-    except (TypeError, ValueError):
-        raise SchemaError("the hierarchies are not valid JSON; read the code list again") from None
+    except TypeError:
+        raise SchemaError(_INVALID_HIERARCHIES) from None
 
 
 def _joined(texts: Sequence[str]) -> str:

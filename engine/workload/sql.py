@@ -645,7 +645,12 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     A band is the mask of the cells with one result of the CASE. Bands are in the order in which
     their results first appear. Bands without cells are left out.
     """
-    if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
+    if len(case.args["ifs"]) > MAX_BANDS:
+        raise WorkloadError(
+            f"CASE has {len(case.args['ifs']):,} conditions; at most {MAX_BANDS:,} are allowed. Use"
+            " fewer conditions."
+        )
+    if extra_clauses(case, "this", "ifs", "default"):
         raise WorkloadError(
             f"{sql_text(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult'"
             " END."
