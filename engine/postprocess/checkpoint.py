@@ -2,9 +2,8 @@
 
 A checkpoint is a file with the intermediate arrays of a fit in full precision, so that a continued
 fit returns bit-identical results.  Files are written atomically; an unreadable file is ignored.
-Each fit has its own folder.  The name of the folder is a hash of everything that determines the
-result: the released numbers, the options, the code of this package and the versions of NumPy and
-SciPy.
+Each fit has its own folder.  The name of the folder is a hash of the released numbers, the options,
+the code of this package and the versions of NumPy and SciPy.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Checkpoints:
         return self.folder is not None and age >= WRITE_INTERVAL_S
 
     def read(self, name: str) -> dict[str, AnyArray] | None:
-        """Return the arrays of a checkpoint by name; None if its file is missing or unreadable."""
+        """Return the arrays of a checkpoint by name; None without a readable file."""
         if self.folder is None:
             return None
         try:
@@ -113,7 +112,7 @@ def checkpoints_of(folder: str | os.PathLike[str] | None, inputs: Sequence[Any])
     Parameters
     ----------
     folder : parent folder of the subfolder; None disables checkpoints.
-    inputs : all values that determine the results of the fit; they must be serializable as JSON.
+    inputs : released numbers and options of the fit; they must be serializable as JSON.
 
     Raises: PlanError if ``folder`` is not a path.
     """

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine.postprocess.partial_pooling import dispersion
+from engine.postprocess.partial_pooling import noise_excess
 from engine.postprocess.residual_estimates import Evidence, assemble_table, contrast
 from engine.residuals import Axes
 
@@ -93,10 +93,10 @@ def _determined_cells(
         """Return the excess over pure noise in counts^2, and in standard deviations."""
         prediction = prediction if axes[0] == source else prediction.T
         gap = estimate.cells - estimate.projection.of(prediction)
-        return dispersion(gap, variance, estimate.rank)
+        return noise_excess(gap, variance, estimate.rank)
 
     def noise_of(single: int) -> float:
-        """Return the variance of the noise in a cell of a one-way table."""
+        """Return the variance of the noise of a one-way residual; 0 if it was not measured."""
         residual = estimates.residuals.get((single,))
         return residual.variance if residual is not None else 0.0
 
@@ -114,7 +114,7 @@ def _determined_cells(
     # The one-way table of the attribute must also agree, because it can have less noise.
     gap = columns - np.bincount(cells, rows, len(columns))
     variance = noise_of(attribute) + noise_of(source) * len(rows) / len(columns)
-    if variance > 0.0 and dispersion(gap, variance, len(columns) - 1)[1] > AGREEMENT_SD:
+    if variance > 0.0 and noise_excess(gap, variance, len(columns) - 1)[1] > AGREEMENT_SD:
         return None
     return np.asarray(cells)
 

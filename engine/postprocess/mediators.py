@@ -108,7 +108,7 @@ def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Arra
     # the negative logarithm of its likelihood, up to a constant.
     half_distances = np.array(
         [
-            0.5 * estimate.surplus(estimate.projection.of(table) - estimate.cells)[0]
+            0.5 * estimate.noise_excess(estimate.projection.of(table) - estimate.cells)[0]
             for table in candidates
         ]
     )

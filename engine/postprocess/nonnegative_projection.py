@@ -13,14 +13,15 @@ multipliers lambda_A >= 0 of the constraints T_A >= 0,
     r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B).
 
 The dual problem is maximized by projected gradient steps lambda_A <- [lambda_A - step_A T_A]_+ with
-Nesterov momentum and restarts.  Only cells that were negative in some round store a multiplier.
+Nesterov momentum and restarts.  Possible cells whose multiplier remains 0 are not
+stored.
 Most rounds skip the tables whose constraints are nearly satisfied; every few rounds all tables are
 updated.
 
 Impossible cells have the constraint T_A = 0, and their multipliers may be negative.  After the
 search, conjugate gradients remove the counts that remain in impossible cells.  Finally, a small
-share of uniform tables is mixed in, which removes the remaining negative cells.  Uniform tables are
-consistent and have no counts in impossible cells.
+share of uniform tables is mixed in if negative cells remain.  Uniform tables are consistent and
+have no counts in impossible cells.
 
 Attribute sets with exact public tables have g_B = 0: their contrasts do not change.
 """
@@ -82,18 +83,16 @@ class _Multipliers:
     ----------
     axes, shape : attributes of the table, and its number of cells along each of them.
     step : step size of the gradient ascent.
-    exact : attribute sets with public tables, whose contrasts do not change.
     impossible : flat mask of the impossible cells; None if there are none.
     cells : flat indices of the cells that have a multiplier, shape (k,).
     values : multipliers after the last step, shape (k,).
     point : extrapolation of ``values`` by momentum, shape (k,); the next step starts here.
-    new : multipliers after the step that `follow` computes, shape (k,).
+    new : multipliers after the step that `gradient_step` computes, shape (k,).
     """
 
     axes: Axes
     shape: tuple[int, ...]
     step: float
-    exact: Collection[Axes] = ()
     impossible: npt.NDArray[np.bool_] | None = None
     cells: Index = field(default_factory=lambda: np.zeros(0, np.int64))
     values: Array = field(default_factory=lambda: np.zeros(0))
@@ -171,7 +170,7 @@ class _Multipliers:
         excess = np.abs(table.reshape(-1)[self.cells[self.equality]]).max(initial=0.0)
         return float(max(-table.min(initial=0.0), excess)) * table.size
 
-    def follow(self, table: Array) -> float:
+    def gradient_step(self, table: Array) -> float:
         """Compute ``new`` by a projected gradient step from ``point``.
 
         ``table`` is the table at the multipliers ``point``.  Its negative cells get a multiplier.
@@ -231,8 +230,8 @@ def project_nonnegative(
     tables : the maximal attribute sets.
     sizes : number of cells of every attribute.
     tolerance : largest share of uniform tables that may be mixed in at the end.  The search ends
-        when no cell is below ``-tolerance * total / cells`` and all cells with multipliers are near
-        0.  It also ends after `MAX_ROUNDS` rounds; in this case the share can be larger.
+        when no cell is below ``-tolerance * total / cells`` and the cells with multipliers are near
+        0 on average.  It also ends after `MAX_ROUNDS` rounds; then the share can be larger.
     possible, uniform, exact : see `Evidence`.
 
     Guarantee: all cells are at least 0 and impossible cells are 0, up to the rounding of sums.
@@ -267,7 +266,7 @@ def project_nonnegative(
             violations[dual.axes] = dual.violation(table)
             slack += table.size * float(np.abs(table.reshape(-1)[dual.cells]) @ np.abs(dual.point))
             multiplier_sum += float(np.abs(dual.point).sum())
-            opposition += dual.follow(table)
+            opposition += dual.gradient_step(table)
         violated = max(violations.values(), default=0.0) > tolerance * total
         is_slack_small = slack <= MAX_SLACKNESS * tolerance * total * multiplier_sum
         if number == MAX_ROUNDS - 1 or (updates_all and not violated and is_slack_small):
@@ -414,7 +413,7 @@ def _multipliers(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes],
 ) -> dict[Axes, _Multipliers]:
-    """Return initial multipliers (all 0) for each attribute set without a public table."""
+    """Return initial multipliers (all 0) for each set in ``tables`` without a public table."""
     tables = [axes for axes in tables if axes not in exact]
     table_counts: dict[Axes, int] = {}
     for axes in tables:
@@ -424,9 +423,7 @@ def _multipliers(
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
         step, shape = _step_size(axes, sizes, table_counts), contrasts[axes].shape
-        multipliers[axes] = _Multipliers(
-            axes=axes, shape=shape, step=step, exact=exact, impossible=impossible
-        )
+        multipliers[axes] = _Multipliers(axes=axes, shape=shape, step=step, impossible=impossible)
     return multipliers
 
 

@@ -30,7 +30,7 @@ BIAS_THRESHOLD_SD = 1.0
 # fitted tables of the previous round.
 PAIR_ROUNDS, TRIPLE_ROUNDS = 3, 2
 MAX_STEPS = 1_000
-STEP_TOLERANCE_SE = 1e-7  # length of the last step of a search, in standard errors
+STEP_TOLERANCE = 1e-7  # size of the last step: in standard errors of a table, or of logarithms
 PRIOR_WEIGHT = 1e-12  # precision of a uniform table, negligible compared with any measurement
 MIN_SIGNAL_SE = 2.0  # smallest norm of a residual that is used for the total, in standard errors
 MIN_ATTRIBUTES = 3  # smallest number of attributes with such residuals for pooling the total
@@ -38,14 +38,14 @@ PRECISE_TOTAL = 0.01  # relative standard error below which the measured total i
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5  # largest change of a logarithm in one Gauss-Newton step
 # Smallest eigenvalue that the information matrix of log N and of the log c_i may have; see
-# `borrowed_total`.  With a smaller one, the residuals hardly determine N.
+# `pooled_total`.  With a smaller one, the residuals hardly determine N.
 MIN_INFORMATION = 0.25
 
 # A pair (residual as a table of cells in counts, variance of its noise in counts^2).
 PooledResidual = tuple[Array, float]
 
 
-def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
+def noise_excess(gap: Array, variance: float, rank: int) -> tuple[float, float]:
     """Return by how much the squared norm of ``gap`` exceeds its expectation for pure noise.
 
     Parameters
@@ -57,7 +57,7 @@ def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
     -------
     The excess in counts^2, and the same excess in standard deviations of the squared norm.
 
-    >>> dispersion(np.array([3.0, 0.0]), 1.0, 2)
+    >>> noise_excess(np.array([3.0, 0.0]), 1.0, 2)
     (7.0, 3.5)
     """
     excess = float(np.sum(gap**2)) - rank * variance
@@ -90,7 +90,7 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
     convex set that contains the true table cannot increase the error.  Shape (n,).
     """
     assert estimate.metric is not None
-    equal_weights, step = np.ones(len(center)), 1.0 / estimate.metric.steepest
+    equal_weights, step = np.ones(len(center)), 1.0 / estimate.metric.largest_eigenvalue
     unconstrained = estimate.cells + total * center
     current = point = on_simplex(unconstrained, equal_weights, total)
     momentum = 1.0
@@ -102,7 +102,7 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
         previous = 1.0 if float((point - projected) @ (projected - current)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = projected + (previous - 1.0) / momentum * (projected - current), projected
-        if step_length <= STEP_TOLERANCE_SE * math.sqrt(estimate.variance):
+        if step_length <= STEP_TOLERANCE * math.sqrt(estimate.variance):
             break
     return current
 
@@ -156,7 +156,7 @@ def single_tables(
         q: dict[Axes, Array] = {a: tables[a] / total - evidence.centers[a[0]] for a in singles}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
-            excess, _ = dispersion(
+            excess, _ = noise_excess(
                 t - total * np.outer(q[i], q[j]), v, evidence.residuals[pair].rank
             )
             weight = 1.0 / (v + max(0.0, excess) / total**2 * np.outer(tables[i], tables[j]))
@@ -200,7 +200,7 @@ def _precision_factor(
 
     Parameters
     ----------
-    estimate : the measured residual; without it (None), the factor is 1.
+    estimate : the measured residual; None if there is none, so that the factor is 1.
     value : precision times the residual that larger tables predict.
     precision : precision of this prediction, in 1 / counts^2.
     """
@@ -264,7 +264,7 @@ def better_pairs(
             pair_terms.append(np.expand_dims(dependence[pair], k) * spread_along(q[axis], k, 3))
         product = total * np.multiply.outer(np.multiply.outer(q[axes[0]], q[axes[1]]), q[axes[2]])
         deviation = estimate.cells - product - sum(pair_terms)
-        excess, errors = dispersion(deviation, estimate.variance, estimate.rank)
+        excess, errors = noise_excess(deviation, estimate.variance, estimate.rank)
         weights = _triple_weights(singles, axes, total, estimate, excess if errors > 1.0 else 0.0)
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
@@ -311,7 +311,7 @@ def _triple_weights(
     return np.asarray(1.0 / (estimate.variance + excess * share_product))
 
 
-def borrowed_total(evidence: Evidence) -> tuple[float, float]:
+def pooled_total(evidence: Evidence) -> tuple[float, float]:
     """Estimate the number of records N from its measurement and from residuals.
 
     Returns
@@ -407,7 +407,7 @@ def _fit_logs(incidence: Array, values: Array, variances: Array, logs: Array) ->
         )
         # The step is shortened if a logarithm would change by more than MAX_LOG_STEP.
         logs = logs + step * min(1.0, MAX_LOG_STEP / max(float(np.abs(step).max()), MAX_LOG_STEP))
-        if np.abs(step).max() <= STEP_TOLERANCE_SE:
+        if np.abs(step).max() <= STEP_TOLERANCE:
             break
     return logs
 

@@ -30,7 +30,7 @@ from engine.postprocess.checkpoint import (
     checkpoints_of,
 )
 from engine.postprocess.nonnegative_projection import project_nonnegative, zero_impossible_cells
-from engine.postprocess.partial_pooling import borrowed_total
+from engine.postprocess.partial_pooling import pooled_total
 from engine.postprocess.residual_estimates import (
     Evidence,
     add_lower,
@@ -67,7 +67,7 @@ CELL_COPIES = 3  # numbers in memory per cell: noisy residual, contrast and mult
 # MAX_UNIFORM_SHARE, and at most UNIFORM_SHARE_PER_NOISE times the mean noise of a table divided by
 # the number of records.
 MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE = 5e-4, 5e-3
-MAX_SETS = 1_000_000  # largest number of tables, one per subset of the attributes of a group
+MAX_SETS = 1_000_000  # largest number of subsets of attributes, summed over groups
 # The search for synthetic records ends when their L1 distance from the tables, divided by the
 # number of records, is at most MAX_RECORDS_DISTANCE and at most NOISE_SHARE times the error of the
 # tables that is due to noise.
@@ -335,8 +335,8 @@ def publish(
     fit : how tables are computed from the unbiased answers.  "shrunk": each table is shrunk towards
         its prediction from smaller tables, the more the larger the noise is, and larger tables
         improve smaller ones.  "nonnegative": the unbiased tables are projected on non-negative
-        ones.  "none": the tables remain unbiased and may have negative cells; only impossible cells
-        are set to 0.
+        ones.  "none": the tables remain unbiased and may have negative cells; a linear projection
+        sets impossible cells to 0.
     integer : whether tables are integer: the counts of synthetic records, see `Published.records`.
     progress : called with the share of the work done and a message; publishing is cancelled if it
         returns False.
@@ -355,7 +355,7 @@ def publish(
         folder of ``resume`` is not writable, or under the rules no integer counts have all public
         totals.
     NotApplicable : the plan measures full tables instead of residual spaces.
-    NotAnswerable : the number of records was not measured.
+    NotAnswerable : the number of records is neither measured nor public.
     LimitExceeded : more than ``memory_limit`` bytes would be needed, or the groups have more than
         `MAX_SETS` subsets of attributes; with ``integer=True`` also if several public totals share
         attributes of too many cells.
@@ -405,10 +405,7 @@ def publish(
 
 
 def _fit_share(measurement: Measurement) -> float:
-    """Return the expected time for fitting tables as a share of the time for integer tables.
-
-    Raises: NotAnswerable if the number of records was not measured.
-    """
+    """Return the expected time for fitting tables as a share of the time for integer tables."""
     forecast = publish_forecast(measurement.plan, evidence(measurement).total)
     return forecast.fit_seconds / (forecast.fit_seconds + forecast.records_seconds)
 
@@ -440,7 +437,7 @@ def _nonnegative_contrasts(
     """Return the contrasts of consistent non-negative tables, for every fit except "none"."""
     is_shrunk = fit == "shrunk"
     measured_total = estimates.total, estimates.total_variance
-    total = shrunk_total(*(borrowed_total(estimates) if is_shrunk else measured_total))
+    total = shrunk_total(*(pooled_total(estimates) if is_shrunk else measured_total))
     if total <= 0.0:
         return {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
     if is_shrunk:
@@ -473,8 +470,7 @@ def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> flo
     """Return the L1 distance from the tables at which the search for synthetic records may end.
 
     The distance is a share of the records.  It is `NOISE_SHARE` times the expected error of the
-    tables, but at most `MAX_RECORDS_DISTANCE`.  The additional error of the records is therefore
-    small compared with the error of the tables.  The expected error of a residual on two or more
+    tables, but at most `MAX_RECORDS_DISTANCE`.  The expected error of a residual on two or more
     attributes is that of linear shrinkage, if the variance of every true cell equals its count.
     """
     errors = []

@@ -12,7 +12,7 @@ coordinates along axis i (N_i their basis), the squared distance in standard err
 
     sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
 
-For residual spaces that one strategy measures jointly, only the mean variance is used, which is an
+If the variances differ and `metric_of` returns no such matrix, the mean variance is used as an
 approximation.
 
 **Contrasts** decompose consistent tables into one component r_B per attribute set B, which sums to
@@ -161,7 +161,7 @@ class Metric:
         return float(np.sum(gap * self.of(gap)))
 
     @cached_property
-    def steepest(self) -> float:
+    def largest_eigenvalue(self) -> float:
         """Largest eigenvalue of the precision matrix, in 1 / counts^2."""
         return self.scale * math.prod(
             factor.largest_eigenvalue
@@ -229,7 +229,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
 
 
 def _coordinates_in_union(block: Block, space: Space) -> slice:
-    """Return where the coordinates of ``space`` are in a block of several residual spaces."""
+    """Return the positions of the coordinates of ``space`` in a block of several spaces."""
     ((_, strategy),) = block.factors
     dimensions = [
         math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union
@@ -331,7 +331,7 @@ class ResidualEstimate:
     projection: MeasuredProjection
     metric: Metric | None = None
 
-    def surplus(self, gap: Array) -> tuple[float, float]:
+    def noise_excess(self, gap: Array) -> tuple[float, float]:
         """Return by how much the squared norm of ``gap`` exceeds its expectation for pure noise.
 
         ``gap`` is a difference of residual tables, shape (n_1, ..., n_k).  The result is the excess
@@ -434,14 +434,14 @@ def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
 def evidence(measurement: Measurement) -> Evidence:
     """Return the noisy residuals of a measurement and the public facts of its schema.
 
-    There is one residual per measured attribute set that is contained in a group.  Two kinds of sets
-    have no residual: sets that are measured only in sums with other residual spaces, and the empty
-    set, whose table is the total.
+    There is one residual per measured attribute set that is contained in a group.  Three kinds of
+    sets have no residual: sets that are measured only in sums with other residual spaces, sets with
+    a public table, and the empty set, whose table is the total.
 
     Raises
     ------
     NotApplicable : the plan measures a separate table per group instead of residual spaces.
-    NotAnswerable : the number of records was not measured.
+    NotAnswerable : the number of records is neither measured nor public.
     """
     plan, answers = measurement.plan, measurement.plan.answers_from(measurement.estimates)
     names, tables = published_sets(plan)

@@ -33,9 +33,10 @@ distance in standard errors takes the place of |T - That|^2 / v, and the problem
 accelerated proximal gradient steps.  tau is increased until the fit is at most as far from the
 noisy cells as linear shrinkage would be.
 
-**Consistency.**  For some tables, no non-negative table has all the fitted margins.  Such tables
-are projected jointly with all smaller tables (`nonnegative_projection`).  All other tables are then
-scaled to the projected margins; if scaling fails, the table is added to the joint projection.
+**Consistency.**  Tables on at most two attributes, and the margins of larger tables, are projected
+jointly on non-negative tables (`nonnegative_projection`).  Larger tables are then scaled to the
+projected margins.  If scaling fails, because no non-negative table has these margins, the table is
+added to the joint projection.  With impossible cells or public tables, all tables are projected.
 
 Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 917.
 """
@@ -175,8 +176,8 @@ def fit_margins(
 ) -> Array:
     """Scale a table to given margins by iterative proportional fitting, in place; return it.
 
-    The limit is the table with these margins that has the least Kullback-Leibler divergence from
-    the given table.
+    If a table with these margins exists, the limit is the one that has the least Kullback-Leibler
+    divergence from the given table.
 
     Parameters
     ----------
@@ -230,9 +231,9 @@ def shrink_table(
 
     Returns
     -------
-    Table in counts, shape (n_1, ..., n_k).  It is the reference itself if the attribute set was not
-    measured, if ``expected_excess`` is negligible, or if it is not given and the noisy residual
-    does not deviate significantly from the reference.
+    Table in counts, shape (n_1, ..., n_k).  It is the reference itself in three cases: the attribute
+    set was not measured; ``expected_excess`` is negligible; ``expected_excess`` is not given, and the
+    noisy residual does not deviate significantly from the reference.
 
     Notes
     -----
@@ -243,7 +244,7 @@ def shrink_table(
     if estimate is None or estimate.rank == 0:
         return table
     gap = estimate.cells - estimate.projection.of(table)
-    excess, errors = estimate.surplus(gap)
+    excess, errors = estimate.noise_excess(gap)
     if expected_excess is None:
         if errors < MIN_SIGNAL_SD.get(len(axes), MIN_SIGNAL_SD_DEFAULT):
             return table
@@ -296,7 +297,7 @@ def expected_deviations(
         return {}
     excesses = np.array(
         [
-            residuals[a].surplus(residuals[a].cells - residuals[a].projection.of(m))[0]
+            residuals[a].noise_excess(residuals[a].cells - residuals[a].projection.of(m))[0]
             for a, m in references.items()
         ]
     )
@@ -385,7 +386,7 @@ def _metric_fit(
     tau : variance of the true cells about the reference, divided by the cells of the reference.
     margins : margins of the result, as in `shrink_table`.
     """
-    step = 1.0 / metric.steepest
+    step = 1.0 / metric.largest_eigenvalue
     current = point = start
     momentum, multipliers = 1.0, dict[Axes, Array]()
     for _ in range(MAX_STEPS):
@@ -585,8 +586,8 @@ def _low_order_tables(
 ) -> dict[Axes, Array]:
     """Return the fitted tables on at most two attributes, by attribute set, in counts.
 
-    Residuals of triples, if they were measured, improve the residuals of pairs.  ``by_order`` maps
-    a number of attributes to the attribute sets of this size.
+    Measured residuals of triples improve those of pairs if both are plain (`_is_plain`).
+    ``by_order`` maps a number of attributes to the attribute sets of this size.
     """
     residuals = {
         a: (estimates.residuals[a].cells, estimates.residuals[a].variance)
@@ -690,7 +691,7 @@ def make_consistent(
             projected_sets,
             evidence.sizes,
             tolerance,
-            _part(tell, low, share),
+            _partial_listener(tell, low, share),
             checkpoints=round_checkpoints,
         )
         failed = []
@@ -723,7 +724,7 @@ def make_consistent(
     return mix_with_uniform(contrasts, evidence.tables, {}, {}, ())
 
 
-def _part(tell: Listener, low: float, share: float) -> Listener:
+def _partial_listener(tell: Listener, low: float, share: float) -> Listener:
     """Return a listener that reports a share x of one step as ``low + x * share`` of all steps."""
     return lambda done, words: tell(low + share * done, words)
 
@@ -798,7 +799,7 @@ def _two_way(
     plain = {axes: references[axes] for axes in fitted if axes in residuals}
     excesses = expected_deviations(pooled, plain)
     errors = {
-        a: pooled[a].surplus(pooled[a].cells - pooled[a].projection.of(m))[1]
+        a: pooled[a].noise_excess(pooled[a].cells - pooled[a].projection.of(m))[1]
         for a, m in plain.items()
     }
     significant = sum(e >= SIGNIFICANT_SD for e in errors.values())

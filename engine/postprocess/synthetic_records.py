@@ -14,9 +14,10 @@ are a compromise between absolute errors, by which tables are judged, and chi-sq
 small cells as fast as large ones.  Gains (decreases of this sum) are computed for many records at
 once, so that many records may want to enter the same cell.  Changes are therefore ranked by gain,
 and a change is applied only if it remains a gain after all changes ranked before it.  The search
-ends when the additional error of the records is small compared with the noise of the tables.
+ends when the records are near the tables, or when it improves too slowly.
 
-**Constraints.**  Records are never in impossible cells, and have the exact public totals.
+**Constraints.**  `meet_facts` moves records out of impossible cells.  If the public totals sum to
+the number of records, it also moves records until their counts have these totals.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ class _ColumnTable:
 def _update_column(
     records: Index, column: int, objective: _Objective, generator: np.random.Generator
 ) -> None:
-    """Change values in one column of the records, in place, such that the objective decreases."""
+    """Change values in one column of the records, in place, to decrease the objective."""
     tables = [
         _ColumnTable(objective, place, column) for place in objective.places if column in place.axes
     ]
@@ -278,7 +279,7 @@ class _Changes:
 
         The gain of a record is the largest decrease of the objective by a change of its value in
         this column.  The records with the largest upper bounds on their gain are chosen; records
-        whose bound is 0 are left out.
+        whose bound is at most `MIN_GAIN` are left out.
         """
         bounds = np.zeros(len(self.values))
         for table, rows in zip(self.tables, self.rows, strict=True):
@@ -293,7 +294,7 @@ class _Changes:
         return candidates
 
     def apply(self, candidates: Index) -> bool:
-        """Change records at the positions ``candidates`` such that the objective decreases.
+        """Change records at the positions ``candidates`` to decrease the objective.
 
         Returns whether any value has changed.
         """
@@ -417,7 +418,7 @@ def mutual_information_tree(pairs: Mapping[tuple[int, int], Array]) -> dict[int,
 
     ``pairs`` maps pairs of attributes to their tables.  There are several trees if the pairs do not
     connect all attributes.  The result maps every attribute except the roots to (k, parent), where
-    the attribute was the k-th one that the algorithm added.
+    k counts these attributes from 1 in the order in which the algorithm added them.
     """
     ranked = sorted(pairs, key=lambda pair: (-_mutual_information(pairs[pair]), pair))
     tree: dict[int, tuple[int, int]] = {}

@@ -59,7 +59,7 @@ from engine.postprocess.determination import (
     determined_attributes,
     follow_sources,
 )
-from engine.postprocess.partial_pooling import dispersion
+from engine.postprocess.partial_pooling import noise_excess
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
 from engine.postprocess.residual_estimates import (
     Evidence,
@@ -191,7 +191,7 @@ def _excess_dispersions(
             {f: tables[f] for f in (*largest_subsets(axes), axes[:-2])},
             estimates.possible.get(axes),
         )
-        excess, _ = dispersion(
+        excess, _ = noise_excess(
             estimate.cells - estimate.projection.of(reference), estimate.variance, estimate.rank
         )
         yield axes, reference, excess, [tables[f] for f in largest_subsets(axes)]

@@ -106,8 +106,8 @@ if TYPE_CHECKING:
 PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/4"
 # columns of tables.csv: the sum of the first and the last estimate of a table (the only estimate of
 # a table of one number), and its standard error
-CHECK = "check_first_plus_last"
-CHECK_COLUMNS = (CHECK, f"{CHECK}_std")
+CHECK_COLUMN = "check_first_plus_last"
+CHECK_COLUMNS = (CHECK_COLUMN, f"{CHECK_COLUMN}_std")
 # last lines of both R scripts
 REPORT_AND_QUIT = r"""  cat(sprintf("largest relative difference %.3g\n", worst))
   quit(status = if (worst < 1e-6) 0 else 1)
@@ -198,7 +198,7 @@ if (sys.nframe() == 0) {
   }
 """
     + REPORT_AND_QUIT
-).replace("CHECK", CHECK)
+).replace("CHECK", CHECK_COLUMN)
 
 
 def is_open(measurement: Measurement) -> bool:
@@ -368,7 +368,7 @@ if (sys.nframe() == 0) {
   }
 """
     + REPORT_AND_QUIT
-).replace("CHECK", CHECK)
+).replace("CHECK", CHECK_COLUMN)
 
 
 def is_linear(measurement: Measurement) -> bool:
@@ -956,7 +956,7 @@ def _readme(uncertainty: Uncertainty, described: Described, confidence: float) -
         lines += [
             "",
             (
-                f"`{CHECK_COLUMNS[0]}` in `tables.csv` is the estimate of the sum of the first and"
+                f"`{CHECK_COLUMN}` in `tables.csv` is the estimate of the sum of the first and"
                 " the last number of a table."
             ),
             "The script compares it; it is not the total of the table.",

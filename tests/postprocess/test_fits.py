@@ -197,11 +197,11 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
         for axes in sets
     }
     start[()] = np.array(500.0)
-    updates, follow = [], joint._Multipliers.follow
+    updates, gradient_step = [], joint._Multipliers.gradient_step
     monkeypatch.setattr(
         joint._Multipliers,
-        "follow",
-        lambda self, table: (updates.append(self.axes), follow(self, table))[1],
+        "gradient_step",
+        lambda self, table: (updates.append(self.axes), gradient_step(self, table))[1],
     )
 
     def run(every):
@@ -280,7 +280,7 @@ def test_expected_deviations_of_many_noise_tables_are_small():
     }
     excesses = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
     positive_parts = sum(
-        max(0.0, residuals[axes].surplus(residuals[axes].cells)[0]) for axes in noise
+        max(0.0, residuals[axes].noise_excess(residuals[axes].cells)[0]) for axes in noise
     )
     assert sum(excesses[axes] for axes in noise) < 0.5 * 100.0 * positive_parts
     assert excesses[0, 30] == pytest.approx(float(np.sum(signal**2)), rel=0.1)
@@ -301,7 +301,7 @@ def test_expected_deviations_discount_large_noise_of_single_table():
             cells=cells, variance=900.0**2, rank=20, projection=projection
         )
     deviations = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
-    excess = residuals[0, 1].surplus(residuals[0, 1].cells)[0] * 900.0**2
+    excess = residuals[0, 1].noise_excess(residuals[0, 1].cells)[0] * 900.0**2
     assert 0.0 < deviations[0, 1] < 0.1 * excess
 
 

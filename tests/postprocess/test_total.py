@@ -10,7 +10,7 @@ import pytest
 
 from engine.mechanisms import plan
 from engine.postprocess import publish
-from engine.postprocess.partial_pooling import borrowed_total
+from engine.postprocess.partial_pooling import pooled_total
 from engine.postprocess.publication_weights import publication_weights
 from engine.postprocess.residual_estimates import evidence
 from engine.postprocess.shrinkage import shrunk_total
@@ -52,39 +52,39 @@ def errors(table, pcost, ways):
     """Return three errors of the total number of records over simulated releases.
 
     They are the RMSE of the measured total, the RMSE of the total estimated with the residuals of
-    all tables (`borrowed_total`), and the root mean square of its reported standard error.
+    all tables (`pooled_total`), and the root mean square of its reported standard error.
     """
     result = plan_marginals(pcost, ways)
     rows = []
     for seed in range(SEEDS):
         measurement = evidence(simulate_measurement(result, table, np.random.default_rng(seed)))
-        total, variance = borrowed_total(measurement)
+        total, variance = pooled_total(measurement)
         rows.append([(measurement.total - PEOPLE) ** 2, (total - PEOPLE) ** 2, variance])
     return np.sqrt(np.mean(rows, axis=0))
 
 
 @pytest.mark.parametrize(("ways", "max_ratio"), [((1, 2), 0.9), ((1, 2, 3), 0.85)])
-def test_borrowed_total_reduces_error_of_noisy_total(ways, max_ratio):
-    unpooled, borrowed, reported = errors(independent, 0.002, ways)
-    assert borrowed < max_ratio * unpooled
-    assert 0.5 * borrowed < reported < 2.0 * borrowed
+def test_pooled_total_reduces_error_of_noisy_total(ways, max_ratio):
+    unpooled, pooled, reported = errors(independent, 0.002, ways)
+    assert pooled < max_ratio * unpooled
+    assert 0.5 * pooled < reported < 2.0 * pooled
 
 
 @pytest.mark.parametrize("ways", [(1, 2), (1, 2, 3)])
-def test_borrowed_total_with_dependent_attributes_is_robust(ways):
-    unpooled, borrowed, _ = errors(comonotone, 0.01, ways)
-    assert borrowed < 1.15 * unpooled
+def test_pooled_total_with_dependent_attributes_is_robust(ways):
+    unpooled, pooled, _ = errors(comonotone, 0.01, ways)
+    assert pooled < 1.15 * unpooled
 
 
 @pytest.mark.parametrize("seed", [31, 35, 50, 56])
-def test_borrowed_total_at_small_budget_stays_near_measured(seed):
+def test_pooled_total_at_small_budget_stays_near_measured(seed):
     """With these seeds, the noisy pairs alone would give a total that is far too small."""
     budget = Budget(pcost=2e-5)
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     weighted = publication_weights(workload, budget, expected_records=PEOPLE)
     result = plan(weighted, budget, mechanism="residualplanner")
     measurement = evidence(simulate_measurement(result, independent, np.random.default_rng(seed)))
-    total, variance = borrowed_total(measurement)
+    total, variance = pooled_total(measurement)
     assert abs(total - measurement.total) < np.sqrt(measurement.total_variance)
     assert 0.5 * measurement.total_variance < variance <= measurement.total_variance
 
@@ -92,14 +92,14 @@ def test_borrowed_total_at_small_budget_stays_near_measured(seed):
 @pytest.mark.parametrize(
     ("table", "pcost"), [(comonotone, 0.2), (independent, 1e-6)], ids=["precise", "pure noise"]
 )
-def test_borrowed_total_without_gain_is_measured_total(table, pcost):
+def test_pooled_total_without_gain_is_measured_total(table, pcost):
     measurement = evidence(
         simulate_measurement(plan_marginals(pcost), table, np.random.default_rng(1))
     )
-    assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
+    assert pooled_total(measurement) == (measurement.total, measurement.total_variance)
 
 
-def test_borrowed_total_with_noise_pairs_is_measured_total():
+def test_pooled_total_with_noise_pairs_is_measured_total():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     groups = [replace(g, weight=1.0 if len(g.attributes) == 1 else 1e-13) for g in workload.groups]
     result = plan(Workload(SCHEMA, tuple(groups)), Budget(pcost=1e-3), mechanism="residualplanner")
@@ -107,14 +107,14 @@ def test_borrowed_total_with_noise_pairs_is_measured_total():
         measurement = evidence(
             simulate_measurement(result, independent, np.random.default_rng(seed))
         )
-        assert borrowed_total(measurement) == (measurement.total, measurement.total_variance)
+        assert pooled_total(measurement) == (measurement.total, measurement.total_variance)
 
 
-def test_published_tables_sum_to_borrowed_total():
+def test_published_tables_sum_to_pooled_total():
     measurement = simulate_measurement(plan_marginals(0.002), independent, np.random.default_rng(3))
     shrunk, estimates = publish(measurement), evidence(measurement)
-    borrowed = shrunk_total(*borrowed_total(estimates))
+    pooled = shrunk_total(*pooled_total(estimates))
     unpooled = shrunk_total(estimates.total, estimates.total_variance)
-    assert abs(shrunk.total - borrowed) < 0.1 * abs(unpooled - borrowed)
+    assert abs(shrunk.total - pooled) < 0.1 * abs(unpooled - pooled)
     for names in itertools.combinations("abcdef", 2):
         assert abs(shrunk.table(names).sum() - shrunk.total) <= 1e-9
