@@ -51,10 +51,6 @@ def test_total_variation_per_answer_is_within_constant(scale: int) -> None:
     assert variation >= 1 / (72 * scale**2)
 
 
-def test_thirty_scales_are_tested() -> None:
-    assert len(SCALES) >= 30
-
-
 @pytest.mark.parametrize("scale", SCALES)
 def test_probability_ratio_is_within_both_lemmas(scale: int) -> None:
     p, q = discrete(scale), rounded(scale)

@@ -43,6 +43,7 @@ def tail(x: Decimal) -> Decimal:
 
 
 def exact_delta(pcost: float, epsilon: float) -> Decimal:
+    """Return delta of Gaussian noise by decimal arithmetic with 98 digits."""
     with localcontext() as context:
         # The differences of the series lose at most 9 digits (at x = 6), and PI has 100 digits.
         context.prec, context.Emin = 98, -(10**9)
@@ -203,7 +204,7 @@ def test_zcdp_epsilon_is_optimal_over_alpha(pcost, delta):
     )
 
 
-def test_replace_one_pcost_is_at_most_fourfold():
+def test_fourfold_cost_of_replaced_record_occurs():
     # one query whose answer changes from -1 to +1 if a record is replaced
     rows = np.array([[1.0, -1.0]])
     add_remove = (rows**2).sum(axis=0).max()

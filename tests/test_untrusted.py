@@ -37,14 +37,28 @@ def cases(document, seed, count=SAMPLE):
     return random.Random(seed).sample(combinations, min(count, len(combinations)))
 
 
+def refused_share(read, document, seed, count=SAMPLE) -> float:
+    """Return the share of hostile values that ``read`` refuses; an error of Python is not caught."""
+    refused = 0
+    changes = cases(document, seed, count)
+    for where, value in changes:
+        try:
+            read(with_value(document, where, value))
+        except EngineError:
+            refused += 1
+    return refused / len(changes)
+
+
 @pytest.mark.parametrize(
-    "text", [*RAW.values(), "", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None]
+    "text",
+    [
+        *(text for name, text in RAW.items() if name != "@long integer@"),
+        *("", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None),
+    ],
 )
 def test_parse_json_hostile_text_raises_value_error(text) -> None:
-    # an integer of 299 digits is allowed
-    if text != RAW["@long integer@"]:
-        with pytest.raises(ValueError, match=r"JSON|UTF-8|Expecting|numbers"):
-            parse_json(text)
+    with pytest.raises(ValueError, match=r"JSON|UTF-8|Expecting|numbers"):
+        parse_json(text)
 
 
 def test_parse_json_sound_text_gives_value() -> None:
@@ -62,9 +76,7 @@ def test_parse_json_sound_text_gives_value() -> None:
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.plan.json")), ids=lambda path: path.name)
 def test_load_plan_hostile_values_raise_named_error(path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
-    for where, value in cases(document, path.name):
-        with suppress(EngineError):
-            load_plan(with_value(document, where, value))
+    assert refused_share(load_plan, document, path.name) > 0.9
 
 
 def document_readers():
@@ -82,9 +94,7 @@ def document_readers():
     ("read", "document"), [*document_readers()], ids=["workload", "schema", "options"]
 )
 def test_read_hostile_values_raises_named_error(read, document) -> None:
-    for where, value in cases(document, 1, 150):
-        with suppress(EngineError):
-            read(with_value(document, where, value))
+    assert refused_share(read, document, 1, 150) > 0.9
 
 
 def changed_zip(path: Path, name: str, content: bytes, target: Path) -> Path:

@@ -37,7 +37,7 @@ TESTS = (
 MORE_TOOLS = ("argcomplete", "hatch", "pyyaml")
 MORE = (
     "tests/workload",
-    "tests/records/test_counted.py",
+    "tests/records/test_count_column.py",
     "tests/plans/test_explicit.py",
     "tests/publish",
     "tests/install",

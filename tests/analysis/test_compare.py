@@ -54,6 +54,7 @@ def kill_itself(number: int) -> None:
 def run_calls(
     *calls: object, seconds: float = 60.0, on_progress: object = lambda fraction, labels: None
 ) -> list[object]:
+    """Run calls in two worker processes and return their results in the order of the calls."""
     named = {str(i): call for i, call in enumerate(calls)}
     return list(
         dict(

@@ -8,6 +8,7 @@ import pytest
 from engine import analysis
 from engine.analysis.hidden_errors import HIDDEN_RATIO, MAX_RISE
 from engine.analysis.what_if import Request
+from engine.errors import Cancelled
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -50,7 +51,7 @@ def test_proposed_weights_lower_hidden_errors() -> None:
 
 def test_weight_search_stops_when_cancelled() -> None:
     hidden = analysis.hidden_groups(plan(PAIRS, ONE))
-    with pytest.raises(Exception, match="cancelled"):
+    with pytest.raises(Cancelled):
         analysis.propose_weights(
             Request(workload=PAIRS, budget=ONE), hidden, lambda fraction, text: False
         )

@@ -40,7 +40,8 @@ def test_command_audits_releases_with_a_ledger(capsys: pytest.CaptureFixture[str
     assert [line.startswith(name) for line, name in zip(lines, BUGS, strict=True)] == [True] * 4
 
 
-def test_rho_bound_of_gaussian_answers_is_tight() -> None:
+def test_rho_bound_of_gaussian_answers_is_half_to_all_of_rho() -> None:
+    """One answer differs by ``mu`` standard deviations, so rho is mu^2 / 2."""
     rng = np.random.default_rng(1)
     for mu in (0.0, 1.0, 2.0):
         one, other = rng.normal(size=(2, 4000, 5)) @ np.diag([1.0, 3.0, 0.5, 2.0, 1.0])

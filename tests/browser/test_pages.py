@@ -44,6 +44,7 @@ PAGES = {
 
 
 def open_page(visit: Visit, name: str) -> None:
+    """Open a page of `PAGES`, with a rehearsal on the release page, and wait for its text."""
     path, words = PAGES[name]
     visit.open(path)
     if name == "release":

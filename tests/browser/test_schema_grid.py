@@ -10,6 +10,7 @@ VALUES = {"x": 350, "y": 53}  # pixels: the values of the first attribute
 
 
 def type_values(visit: Visit, text: str) -> None:
+    """Type a text into the cell of the column "values" in the first row of the grid."""
     grid = visit.page.get_by_test_id("stDataFrame").first
     with visit.run():
         grid.dblclick(position=VALUES)

@@ -1,4 +1,4 @@
-"""Help texts: one screen per command, a text for every option, examples; shell completion."""
+"""Help texts: length, a text for every option, examples; shell completion; --overwrite."""
 
 from __future__ import annotations
 
@@ -72,10 +72,15 @@ def test_help_of_optional_values_names_default() -> None:
 
 
 def test_help_of_numbers_names_unit() -> None:
-    for parser in command_parsers():
-        for action in options(parser):
-            if action.type in (number, whole_number):
-                assert any(unit in str(action.help) for unit in UNITS), (parser.prog, action.help)
+    numeric = [
+        (parser.prog, str(action.help))
+        for parser in command_parsers()
+        for action in options(parser)
+        if action.type in (number, whole_number)
+    ]
+    assert numeric
+    for command, text in numeric:
+        assert any(unit in text for unit in UNITS), (command, text)
 
 
 def test_no_option_is_parsed_by_int_or_float() -> None:

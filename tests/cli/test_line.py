@@ -263,10 +263,8 @@ def test_output_in_limited_encoding_is_escaped(
         terminal.flush()
         return terminal.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 
-    assert (
-        "at most" in run_and_read("plan", *args),
-        "usage" in run_and_read("plan", "--help"),
-    ) == (True, True)
+    assert "at most" in run_and_read("plan", *args)
+    assert "usage" in run_and_read("plan", "--help")
     shown = run_and_read("show", "--plan", plan)
     assert name in shown
     assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in shown
@@ -375,9 +373,10 @@ def test_pure_epsilon_budget_refuses_gaussian_release(
 @pytest.mark.parametrize(
     ("total", "granted"), [(["--pcost", "1"], 24), (["--epsilon", "4.887", "--delta", "1e-6"], 15)]
 )
-def test_laplace_release_count_depends_on_budget_unit(
+def test_number_of_laplace_releases_depends_on_unit_of_total(
     tmp_path: Path, total: list[str], granted: int
 ) -> None:
+    """Releases of the same epsilon cost more of a total in epsilon and delta than in pcost."""
     files = create_files(tmp_path, *total)
     ledger = Ledger(files["ledger"])
     status = ledger.status("people")

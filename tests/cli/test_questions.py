@@ -78,7 +78,7 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
     assert f"standard error {format_number(expected[0].std)}" in capsys.readouterr().out
 
 
-def test_ask_with_ambiguous_release_is_refused(folder: Path, capsys: Capture) -> None:
+def test_ask_with_unfit_options_is_refused(folder: Path, capsys: Capture) -> None:
     release(folder, 1, 2)
     capsys.readouterr()
     where = ["ask", "--ledger", "office", "--dataset"]

@@ -37,7 +37,9 @@ def test_plan_prints_interpretation_of_sql(capsys: pytest.CaptureFixture[str]) -
     assert "income <= 29999 is read as income < 30000" in capsys.readouterr().err
 
 
-def test_plan_of_integer_attribute_refuses_fractions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_of_integer_attribute_leaves_out_fractions(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["plan", *SQL, *BUDGET, "--whole-numbers", "income"]) == 0
     assert load_plan(Path("plan.json").read_text()).schema["income"].integer
     count = ["count", "--plan", "plan.json", "--data", "records.csv", "--out", "all.counts"]

@@ -32,6 +32,7 @@ def ledger_spends(ledger):
 
 
 def assert_same_measurement(one, other):
+    """Check that two measurements have the same plan, key, time, dataset and values."""
     assert one.plan.hash == other.plan.hash
     assert (one.key, one.utc, one.dataset) == (other.key, other.utc, other.dataset)
     for name in ("estimates", "answers_on_grid"):

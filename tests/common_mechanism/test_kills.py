@@ -63,6 +63,8 @@ def die_at(point):
 
 
 def killed(work, point):
+    """Return whether a process that runs ``work`` and dies at ``point`` was killed there."""
+
     def run():
         die_at(point)
         work()

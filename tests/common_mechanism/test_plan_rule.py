@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -177,4 +176,3 @@ def test_primary_analysis_with_many_queries_is_refused(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.selection_rule, "MAX_PRIMARY_QUERIES", 8)
     with pytest.raises(NotApplicable, match="9 queries"):
         nested()
-    assert replace(COMMON, names=("x", "y", "z")).position("y") == 1

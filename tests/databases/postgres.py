@@ -49,6 +49,7 @@ class Server:
 
 @contextmanager
 def server() -> Iterator[Server]:
+    """Run a new PostgreSQL server on a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="postgres-", dir="/tmp"))
     user_options: dict[str, Any] = {}
     if os.getuid() == 0:

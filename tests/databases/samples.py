@@ -82,6 +82,7 @@ class Traffic:
 
 
 def survey(size: int = 3_000) -> pd.DataFrame:
+    """Return random records, some with values outside the schema."""
     rng = np.random.default_rng(5)
     return pd.DataFrame(
         {

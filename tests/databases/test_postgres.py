@@ -101,6 +101,7 @@ def create_table(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, .
 
 
 def create_records(connection: Any, frame: pd.DataFrame) -> Any:
+    """Create a table of records with PostgreSQL types for its columns."""
     kinds = {
         "sex": "text",
         "age": "float8",

@@ -94,6 +94,7 @@ class Setting:
     memory_limit: float | None = None
 
     def plan(self, mechanism, options, shape):
+        """Plan the workload of a shape by a mechanism, within the limits of this request."""
         more = {
             name: v
             for name, v in dataclasses.asdict(self).items()

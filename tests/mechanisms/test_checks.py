@@ -72,6 +72,7 @@ def repeated_rows(result):
 
 
 def swapped_noise(result):
+    """Return a plan in which the blocks of ``a`` and ``b`` have each other's noise."""
     a, b = result.blocks[("a",)], result.blocks[("b",)]
     return with_blocks(
         result,
@@ -111,6 +112,7 @@ def scaled_rows(result):
 
 
 def check_plan(result, rows, best=None):
+    """Check the privacy, budget, variances and, if ``best`` is given, optimality of a plan."""
     explicit = oracles.explicit(result)
     check_privacy(result, explicit)
     check_tight(result, explicit)

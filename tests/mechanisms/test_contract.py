@@ -8,7 +8,7 @@ import pytest
 
 import engine.mechanisms.registry
 from engine.errors import Cancelled
-from engine.mechanisms import plan
+from engine.mechanisms import forecast, plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.privacy import Budget
 from engine.residuals.decomposition import decompose, merge_terms
@@ -186,8 +186,6 @@ def test_alternating_plan_matches_matrices_and_round_trips():
 
 @pytest.mark.parametrize("shape", ["nested", "custom_matrix", "coupled"])
 def test_forecast_is_positive_and_finite(shape):
-    from engine.mechanisms import forecast
-
     expected = forecast(workload_of(shape))
     assert 0 < expected.seconds < 10
     assert 0 < expected.memory < 1e9

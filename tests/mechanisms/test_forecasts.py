@@ -66,7 +66,8 @@ def test_predicted_factor_has_size_and_symmetries_of_gram(
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: "-".join(map(str, f.key)))
-def test_symmetric_part_wide_attribute_equals_gram_test(family: Any) -> None:
+def test_symmetric_part_has_exchangeable_cells(family: Any) -> None:
+    """Cells can be exchanged if the queries are all cells one by one, or all cells together."""
     part = Part(axes=(0,), family=family, sizes=(120,))
     expected = family in (Marginal(), Total(), Width(1), Width(120))
     assert is_symmetric_part(part, None) == expected

@@ -401,7 +401,8 @@ def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("budget", [Budget(pcost=1.0), Budget.pure(1.0)])
-def test_hdmm_huge_table_chooses_marginals_over_rounding(budget: Budget) -> None:
+def test_hdmm_huge_table_uses_most_accurate_operator(budget: Budget) -> None:
+    """With Gaussian noise these are marginals; rounding errors make the other operator worse."""
     schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(17)])
     workload = Workload.all_ways(schema, (1, 2), "prefix")
     marginals, kron = (

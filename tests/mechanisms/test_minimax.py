@@ -180,7 +180,7 @@ def test_is_applicable_requires_two_products_without_weights():
     assert not is_applicable(two.add(("n0",), query_weights=np.arange(5.0)), goal, UNIFORM)
 
 
-def test_is_symmetric_part_is_true_for_marginals_only():
+def test_symmetric_part_has_equal_query_weights_and_no_order():
     def part(family):
         group: Group = Workload(shapes.numeric(4)).add(("a",), family).groups[0]
         return group.parts[0]

@@ -1,5 +1,6 @@
 """Plan files: tampered files are refused, bytes are accepted."""
 
+import base64
 import json
 
 import numpy as np
@@ -14,8 +15,6 @@ pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 
 def _halved(packed):
-    import base64
-
     values = np.frombuffer(base64.b64decode(packed), "<f8").copy()
     values[: len(values) // 2 + 1] *= 0.5
     return base64.b64encode(values.tobytes()).decode()

@@ -39,6 +39,7 @@ def block(
     grid: float = 2.0**-5,
     weights: np.ndarray | None = None,
 ) -> Block:
+    """Return a block whose factors belong to the attributes a, b, c in this order."""
     axes = tuple(((axis,), factor) for axis, factor in enumerate(factors))
     names = tuple("abc"[: len(factors)])
     return Block(attributes=names, factors=axes, noise=3.0, grid=grid, law=law, weights=weights)

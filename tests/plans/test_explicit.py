@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 
 from demo_data.make_synthetic import synthetic
 from engine._arrays import thin_svd
@@ -75,7 +76,8 @@ def test_laplace_plan_matches_explicit_matrices(mechanism: str, shape: str) -> N
     try:
         result = plan(workload, Budget.pure(0.7), mechanism)
     except NotApplicable as error:
-        assert len(str(error)) > 20  # noqa: PT017
+        # the data cube algorithm needs marginals, and none of these workloads has only marginals
+        assert mechanism == "datacube", error  # noqa: PT017
         return
     explicit, rows = oracles.explicit(result), oracles.workload_rows(workload)
     assert result.budget.law == "laplace"
@@ -199,14 +201,10 @@ def test_pure_budget_round_trips_and_differs_from_pcost() -> None:
 def test_pure_budget_mu_matches_randomised_response(epsilon: float) -> None:
     # epsilon-DP with delta 0 and mu-GDP have equal trade-off curves at both errors
     # 1 / (1 + e^epsilon)
-    from scipy.special import ndtr
-
     mu = Budget.pure(epsilon).mu
     assert ndtr(-mu / 2) <= 1 / (1 + math.exp(epsilon))
     assert ndtr(-mu / 2) == pytest.approx(1 / (1 + math.exp(epsilon)), rel=1e-9)
     for alpha in np.linspace(1e-6, 1 - 1e-6, 200):
-        from scipy.special import ndtri
-
         gaussian = ndtr(-ndtri(alpha) - mu)
         assert (
             gaussian <= max(1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)) + 1e-12

@@ -31,6 +31,7 @@ VARIANTS = [(m.name, options) for m in MECHANISMS for options in m.variants]
 
 
 def first_plan(name, options, **unit):
+    """Return a plan of a mechanism for the first workload and kind of budget that it supports."""
     for workload in (QUERIES, TABLES):
         for budget in (Budget(1.0, **unit), Budget.pure(1.0, **unit)):
             try:
@@ -56,6 +57,7 @@ def columns(result):
 
 
 def cost(moved, in_l1):
+    """Return the pcost of answers that differ by ``moved``, in units of the noise scale."""
     return float(np.abs(moved).sum() ** 2 if in_l1 else moved @ moved)
 
 
@@ -148,7 +150,7 @@ def test_replace_one_uncounted_record_is_within_budget(name, impossible):
     assert name == "identity" or removed > pairs
 
 
-def test_budget_default_unit_is_not_written():
+def test_budget_files_omit_default_unit_and_round_trip():
     assert Budget(2.0).to_dict() == {"pcost": 2.0}
     for budget in (
         Budget(2.0, rows_per_person=3),

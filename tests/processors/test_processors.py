@@ -30,6 +30,7 @@ NAMES = list(office.PLANS)
 
 @pytest.fixture(scope="module")
 def other_office(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of results that were computed with the kernels of another processor type."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         pytest.skip("no Prescott kernels on this processor family")
     folder = tmp_path_factory.mktemp("other_office")

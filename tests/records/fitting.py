@@ -27,6 +27,7 @@ ALL_SETS += [("age", "sex"), ("zip", "code", "sex")]
 
 
 def sample(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Return records in which each row has a canary text."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         {

@@ -41,6 +41,7 @@ EXPECTED = count_marginals(FRAME, SCHEMA, SETS, on_refused="drop")
 
 
 def check(data: Any, **options: Any) -> None:
+    """Check that ``data``, which has the records `FRAME`, gives the counts `EXPECTED`."""
     counts = count_marginals(data, SCHEMA, SETS, on_refused="drop", **options)
     assert all((counts[names] == table).all() for names, table in EXPECTED.items())
     assert counts.refused == EXPECTED.refused

@@ -38,6 +38,7 @@ def counted_table(name: str = "n") -> pd.DataFrame:
 
 
 def data_kinds(frame: pd.DataFrame, folder: Path) -> list[Any]:
+    """Return a table as each kind of data: frame, Arrow table, files and float counts."""
     frame.to_csv(folder / "a.csv", index=False)
     frame.to_parquet(folder / "a.parquet")
     return [
@@ -253,6 +254,10 @@ def test_counts_with_column_options_are_refused() -> None:
 
 
 def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Yield a table as a frame, as a Dask frame, and in a database.
+
+    The database comes twice, the second time without temporary tables.
+    """
     yield frame
     ibis, dask = pytest.importorskip("ibis"), pytest.importorskip("dask.dataframe")
     yield dask.from_pandas(frame, npartitions=1)

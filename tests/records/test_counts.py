@@ -44,6 +44,7 @@ def test_counts_are_read_only_and_show_no_number() -> None:
     assert all((again[names] == table).all() for names, table in counts.items())
     assert "7391" not in repr(counts)
     assert "7391" not in str(counts)
+    # counts are compared by identity, so that no comparison reveals equal numbers
     assert counts == counts
     assert counts != count_marginals(sample(7391), SCHEMA, ALL_SETS)
     assert {counts: 1}[counts] == 1

@@ -262,6 +262,7 @@ def test_long_json_array_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.M
 
 
 def workbook(path: Path, sheets: dict[str, list[list[Any]]], hidden: str = "") -> Path:
+    """Write an Excel workbook; the sheet ``hidden`` is hidden."""
     xlsxwriter = pytest.importorskip("xlsxwriter")
     with xlsxwriter.Workbook(str(path)) as book:
         for name, rows in sheets.items():

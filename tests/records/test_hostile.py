@@ -83,6 +83,7 @@ def parquet_bytes(**options: object) -> bytes:
 
 
 def parquet_variants() -> list[tuple[str, bytes]]:
+    """Return pairs (name, content) of cut, spoiled and foreign versions of a Parquet file."""
     content = parquet_bytes()
     variants = [(f"cut {i}", content[:i]) for i in range(0, len(content), 97)]
     variants += [("text", b"code,age,sex\n1,2,F\n"), ("empty", b""), ("magic only", b"PAR1PAR1"),
@@ -161,10 +162,10 @@ def test_hostile_parquet_is_refused_or_counted(tmp_path: Path) -> None:
 def test_unusable_columns_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     good = {"code": [1], "age": [1.0], "sex": ["F"]}
-    for column in ([[1]], [{"x": 1}], [{}], [{CANARY: 7391}]):
-        pa.parquet.write_table(
-            pa.table(good | {"code": pa.array(column)}) if column != [{}] else pa.table({}), path
-        )
+    nested = ([[1]], [{"x": 1}], [{CANARY: 7391}])
+    tables = [pa.table(good | {"code": pa.array(column)}) for column in nested]
+    for table in (*tables, pa.table({})):
+        pa.parquet.write_table(table, path)
         assert count_or_refuse(path) is None
     twice = pd.DataFrame([[1, 2.0, "F", 3]], columns=["code", "age", "sex", "code"])
     for data in (twice, pa.Table.from_arrays([[1], [2.0], ["F"], [3]], names=list(twice.columns))):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.records.contribution_bounding import identities
+from engine.records.subprocess_readers import _float_limit
 from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, no_noise, released
@@ -54,6 +56,7 @@ TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int3
 
 
 def array(people: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return an Arrow array of identifiers of any type."""
     if pa.types.is_run_end_encoded(kind):
         return pa.RunEndEncodedArray.from_arrays(
             list(range(1, len(people) + 1)), pa.array(people, kind.value_type)
@@ -99,6 +102,7 @@ def test_identifier_as_number_and_text_is_refused(number: Any, text: Any, tmp_pa
 
 
 def sheet(path: Path, frame: pd.DataFrame) -> None:
+    """Write a frame as an Excel workbook with empty cells for missing values."""
     with xlsxwriter.Workbook(str(path)) as book:
         page = book.add_worksheet()
         for number, row in enumerate(
@@ -248,19 +252,16 @@ def test_narrow_float_identifier_has_smaller_range(kind: str, exact: int, tmp_pa
             data.append(tmp_path / "a.dta")
         return data
 
-    for number, data in ((n, data) for n in (exact, 2 * exact, -exact) for data in sources(n)):
-        with pytest.raises(DataError, match="floating-point"):
-            people_counted(data), number
+    for number in (exact, 2 * exact, -exact):
+        for data in sources(number):
+            with pytest.raises(DataError, match="floating-point"):
+                people_counted(data)
     for data in sources(exact - 1):
         assert people_counted(data) == (2, 2)
 
 
 @pytest.mark.parametrize(("width", "exact"), [(3, 2**13), (4, 2**21), (7, 2**45), (8, 2**53)])
 def test_sas_column_length_limits_identifiers(width: int, exact: int) -> None:
-    from types import SimpleNamespace
-
-    from engine.records.subprocess_readers import _float_limit
-
     meta = SimpleNamespace(
         readstat_variable_types={"pid": "double"}, variable_storage_width={"pid": width}
     )

@@ -43,6 +43,7 @@ CAPPED = plan(WORKLOAD, Budget(pcost=1e6, rows_per_person=2))
 
 
 def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Return random records, some with values outside the schema and some missing."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         {

@@ -30,6 +30,7 @@ def stream(path: Path) -> Path:
 
 
 def parts(path: Path) -> Path:
+    """Write `FRAME` as a folder of Parquet files with the two other files that Spark adds."""
     path.mkdir()
     for i in range(4):
         (path / f"year={i}").mkdir()

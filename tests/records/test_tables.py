@@ -205,7 +205,7 @@ def test_progress_rises_and_can_stop(
         count_marginals(KINDS[kind](sample(4_000), tmp_path), SCHEMA, ALL_SETS, progress=stop)
 
 
-def test_large_table_is_counted_exactly() -> None:
+def test_many_tables_of_wide_records_are_exact() -> None:
     rng = np.random.default_rng(2)
     sizes = (85, 9, 100, 16, 7, 15, 6, 5, 2, 2, 100, 100, 99, 42)
     schema = Schema([Attribute.of_size(f"a{i}", size) for i, size in enumerate(sizes)])

@@ -23,6 +23,7 @@ from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
 def packed(path: Path, content: bytes) -> Path:
+    """Write a file, compressed as its ending says."""
     match path.suffix:
         case ".gz":
             path.write_bytes(gzip.compress(content))

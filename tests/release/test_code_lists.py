@@ -141,7 +141,7 @@ def test_package_size_bound_contains_area_labels() -> None:
         ([f" {code}" for code in CODES.codes], "blanks"),
     ],
 )
-def test_codes_in_another_format_are_named(by_level: Plan, values: Any, words: str) -> None:
+def test_codes_in_another_format_cause_warning(by_level: Plan, values: Any, words: str) -> None:
     people = pd.concat([records(50), pd.DataFrame({"place": values, "sex": "F"})])
     warnings = " ".join(check_records(by_level, people).warnings)
     assert words in warnings

@@ -132,6 +132,7 @@ def repacked(value, rng):
 
 
 def packed_places(value, path=()):
+    """Yield the path of keys to every base64 text of a plan document."""
     if isinstance(value, dict):
         for key, child in value.items():
             yield from packed_places(child, (*path, key))
@@ -188,9 +189,12 @@ def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> N
     records = pd.DataFrame(
         {a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes}
     )
+    loaded = 0
     for _ in range(6):
         try:
             forged_plan = load_plan(forge(text, rng))
         except EngineError:
             continue
         check(forged_plan, records, ledger)
+        loaded += 1
+    assert loaded > 0, "every forged file was refused when it was loaded, so nothing was measured"

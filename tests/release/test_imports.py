@@ -89,6 +89,7 @@ def watched_uses(text: str) -> set[str]:
 
 
 def modules(*packages: str) -> dict[str, set[str]]:
+    """Return the watched names that each module uses; modules that use none are left out."""
     files = {file for package in packages for file in (ROOT / package).rglob("*.py")}
     uses_by_module = {
         str(f.relative_to(ROOT).as_posix()): watched_uses(f.read_text(encoding="utf-8"))

@@ -425,7 +425,7 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
     np.testing.assert_array_equal(*pairs)
 
 
-def test_sizes():
+def test_gaussian_draws_have_requested_size():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
     # The computation with a variance of the type np.int64 must not overflow.

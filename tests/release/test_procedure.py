@@ -175,11 +175,11 @@ def test_measure_warns_before_spending_on_duplicate_dataset(
     RECORDS.sample(frac=1.0, random_state=1).to_csv(shuffled, index=False)
     other = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
 
-    def stop(rows: object) -> None:
+    def check_unspent(rows: object) -> None:
         intakes.append(rows)
         assert ledger.status("second").spent == 0.0
 
-    measure(other, shuffled, dataset="second", ledger=ledger, intake=stop)
+    measure(other, shuffled, dataset="second", ledger=ledger, intake=check_unspent)
     measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=intakes.append)
     assert [len(rows.warnings) for rows in intakes] == [0, 1, 0]
     assert "'survey'" in intakes[1].warnings[0]

@@ -74,6 +74,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def true_answers(one_plan: Plan, records: pd.DataFrame) -> list[np.ndarray]:
+    """Return the exact answers of each query group."""
     sets = [g.attributes for g in one_plan.workload.groups]
     counts = count_marginals(records, one_plan.schema, sets)
     return [
@@ -173,7 +174,7 @@ def test_unmeasured_queries_are_refused(records: pd.DataFrame) -> None:
     assert drawn.answer(("age", "hours"), low_sums).answer == pytest.approx(drawn.values(0)[3])
 
 
-def test_cancelling_after_the_spend_returns_the_release(
+def test_cancelling_at_the_last_report_returns_the_release(
     small_plan: Plan, records: pd.DataFrame, ledger: Ledger
 ) -> None:
     reports = []
@@ -188,7 +189,9 @@ def test_cancelling_after_the_spend_returns_the_release(
     assert release == measure(small_plan, records, dataset="survey", ledger=ledger)
 
 
-def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledger: Ledger) -> None:
+def test_refused_or_cancelled_release_spends_nothing(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger
+) -> None:
     bad = records.copy()
     bad.loc[3, "age"] = 99
     with pytest.raises(DataError, match="age"):
@@ -242,7 +245,7 @@ def test_crash_after_spend_never_draws_again(
     )
 
 
-def test_stored_results_survive_a_changed_plan_file(
+def test_load_measurement_returns_plan_or_refuses_damage(
     small_plan: Plan, records: pd.DataFrame, ledger: Ledger
 ) -> None:
     first = measure(small_plan, records, dataset="survey", ledger=ledger)

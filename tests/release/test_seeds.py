@@ -84,14 +84,13 @@ def test_rehearsal_seed_is_same_in_other_process(small_plan, tmp_path) -> None:
     )
 
 
-def test_rehearsal_seeds_have_exact_law(small_plan) -> None:
-    truth = rehearsed_answers(small_plan, seed=0)
+def test_rehearsal_seeds_have_planned_variances(small_plan) -> None:
+    """Answers of successive seeds are uncorrelated."""
     draws = np.array([rehearsed_answers(small_plan, seed=s) for s in range(400)])
     std = np.sqrt(
         np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])
     )
     scores = (draws - draws.mean(axis=0)) / std
-    assert truth.shape == std.shape
     assert np.abs(scores.std(axis=0) - 1.0).max() < 0.15
     assert np.abs(np.corrcoef(draws[:-1].T, draws[1:].T)[: len(std), len(std) :]).max() < 0.25
 

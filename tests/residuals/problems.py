@@ -5,7 +5,7 @@ import pytest
 
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.workload import Family, Marginal, Range
-from engine.workload.families import Prefix, Random
+from engine.workload.families import Prefix, Random, family
 
 TIGHT = Options(gap=1e-6)
 
@@ -27,16 +27,16 @@ def residual_rows(rows, sizes):
 
 
 def pair_rows(name, n, m):
-    from engine.workload.families import family
-
+    """Return the query rows of the family ``name`` on two attributes of n and m cells."""
     return family(name).rows((n, m))
 
 
-def stacked(*families_on_sizes):
-    return np.concatenate(families_on_sizes)
+def stacked(*query_rows):
+    return np.concatenate(query_rows)
 
 
 def product(one: Family, other: Family, n, m):
+    """Return the products of the queries ``one`` on n cells and ``other`` on m cells."""
     return np.kron(one.rows((n,)), other.rows((m,)))
 
 
@@ -47,7 +47,7 @@ PROBLEMS = {  # name -> (sizes, query rows on the cells)
         (4,),
         stacked(3 * Prefix().rows((4,)), Prefix().rows((4,))[:, ::-1], Marginal().rows((4,))),
     ),
-    "affine and prefix on four": (
+    "suffix on four": (
         (4,),
         np.cumsum(np.array([[1, 0, 0, 0.0], [0, 1, 0, 0], [0, 0, 1, 0]]), axis=1),
     ),
@@ -76,6 +76,7 @@ def problem_of(name, cls=DualProblem, low_rank=False):
 
 
 def cell_gram(name):
+    """Return the Gram matrix, on the cells, of the residual parts of the queries of a problem."""
     sizes, rows = PROBLEMS[name]
     N = residual_basis(sizes)
     pieces = residual_rows(rows, sizes) @ N.T

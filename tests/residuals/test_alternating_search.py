@@ -175,6 +175,7 @@ def test_alternating_other_objectives_are_refused(
     # Without the memory limit, a dense search is possible.
     forecast(coupled_workload(), centers=centers, **goal)
     products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
+    # a search would raise a TypeError, so the refusal comes before every search
     monkeypatch.setattr("engine.mechanisms.residual_base.ResidualMechanism._solve", None)
     for workload in (coupled_workload(), products):
         for call in (forecast, build_plan):

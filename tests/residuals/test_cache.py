@@ -7,13 +7,17 @@ import stat
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import engine.residuals.cache as solve_cache
 from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
+from engine.release import measure
+from engine.residuals import DualProblem, Factor, Options
 from engine.residuals.cache import SolveCache, default_cache, default_folder, most_similar
+from engine.residuals.decomposition import decompose
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Attribute, Schema, Workload
@@ -48,9 +52,7 @@ def workload(weight=1.0, n=9):
 
 
 def record_evaluations(monkeypatch):
-    """Record the gap of every evaluation of a search."""
-    from engine.residuals import DualProblem
-
+    """Return a list to which every later evaluation of a search appends its gap."""
     gaps, original = [], DualProblem.maximise
 
     def maximise(self, options, start=None, watch=None):
@@ -318,6 +320,7 @@ def test_cache_cancelled_plan_saves_finished_searches():
 
     def progress(fraction, text):
         messages.append(text)
+        # cancel after 40 evaluations of searches
         return sum("gap" in t for t in messages) < 40
 
     with pytest.raises(Cancelled):
@@ -327,8 +330,6 @@ def test_cache_cancelled_plan_saves_finished_searches():
 
 
 def test_search_key_depends_on_request():
-    from engine.residuals import Factor, Options
-
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((2, 12))
     pi = rng.dirichlet(np.ones(5))
@@ -357,8 +358,6 @@ def test_search_key_depends_on_request():
 
 
 def test_most_similar_returns_nearest_gram():
-    from engine.residuals import Factor
-
     cache = SolveCache()
     base = np.eye(3)
     for weight in (1.0, 2.0, 9.0):
@@ -388,11 +387,7 @@ def test_load_plan_does_not_use_cache(folder, monkeypatch):
     assert not files(folder)
 
 
-def test_measure_does_not_write_cache(folder, monkeypatch):
-    import pandas as pd
-
-    from engine.release import measure
-
+def test_measure_does_not_use_cache(folder, monkeypatch):
     schema = Schema([Attribute.of_size("x", 60), Attribute.of_size("y", 7)])
     result = plan(Workload.all_ways(schema, (1, 2)), BUDGET)
     before = {p: p.read_bytes() for p in files(folder)}
@@ -409,9 +404,6 @@ def test_measure_does_not_write_cache(folder, monkeypatch):
 
 
 def test_subworkload_solver_without_cache_is_optimal():
-    from engine.residuals import Options
-    from engine.residuals.decomposition import decompose
-
     parts = decompose(workload())
     solver = SubworkloadSolver(
         factors=parts.factors, method="optimal", options=Options(), memory_limit=1e9

@@ -53,6 +53,7 @@ UNIONS = [((0, 1),), ((), (0,), (0, 1)), ((1,), (0, 1)), ((0,), (1,)), tuple(sub
 
 
 def build_split(name):
+    """Return the sizes, random centers and random complements of a split of `SPLITS`."""
     sizes, tuned, pairs = SPLITS[name]
     rng = np.random.default_rng(5)
     centers = []
@@ -343,6 +344,10 @@ def test_total_block_has_no_axes():
 
 
 def transposed_squares(block):
+    """Return the squared column norms of a block like the one of the test of two factors.
+
+    Its first factor is on the attributes (c, a), its second on b.
+    """
     (_, s), (_, t) = block.factors
     weights = np.ones((9, 1)) if block.weights is None else block.weights
     rows = np.einsum("pca,qb,pq->pqabc", s.rows.reshape(9, 4, 3), t.rows, weights)

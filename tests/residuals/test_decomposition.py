@@ -40,6 +40,7 @@ def space_matrix(schema, space, centers=None):
 
 
 def expected_gram(workload, space, centers=None):
+    """Return the weighted Gram matrix of all queries in a residual space, from explicit rows."""
     T = space_matrix(workload.schema, space, centers)
     total = 0.0
     for group, W, w in zip(

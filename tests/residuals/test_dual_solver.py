@@ -50,8 +50,6 @@ def test_solve_random_gram_is_optimal(seed):
     sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
     rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
     c = residual_rows(rows, sizes)
-    if np.sum(c**2) < 1e-9:
-        return
     solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
     check_solution(solution, c.T @ c)
     low, high = oracles.optimum(

@@ -90,7 +90,7 @@ def test_residual_pieces_match_example_of_paper():
     )
 
 
-def test_identity_one_attribute_has_unit_variances():
+def test_marginal_of_one_attribute_has_unit_variances():
     result = plan(
         Workload(Schema([Attribute.of_size("a", 7)])).add("a", "marginal"), Budget(pcost=1.0)
     )

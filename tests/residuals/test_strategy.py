@@ -45,6 +45,7 @@ def test_canonical_rotation_has_stored_values() -> None:
 
 
 def strategy(family: str = "prefix", size: int = 6) -> Strategy:
+    """Return the solved strategy of one attribute."""
     result = plan(
         Workload(Schema([Attribute.of_size("a", size)])).add("a", family),
         Budget(pcost=1.0),

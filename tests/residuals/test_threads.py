@@ -28,6 +28,7 @@ def three_threads():
 
 
 def thread_count():
+    """Return the number of threads that all BLAS libraries of this process use."""
     counts = {
         library.num_threads
         for library in ThreadpoolController().select(user_api="blas").lib_controllers
@@ -124,7 +125,7 @@ def test_plan_and_bound_use_one_thread(monkeypatch):
     assert thread_count() == MANY
 
 
-def test_search_with_symmetries_evaluates_blocks_on_one_thread(monkeypatch):
+def test_search_with_symmetries_limits_threads_by_block_order(monkeypatch):
     orders = []
 
     def record_order(order):

@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def office(folder: Path) -> Iterator[RunningServer]:
+    """Run the app; check that it prints no error and no private name, and calls no host."""
     with run_server(folder, DP_WORKBENCH_FOLDERS="/proc") as server:
         yield server
         output = "".join(server.lines)

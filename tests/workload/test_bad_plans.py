@@ -163,6 +163,7 @@ TEXT = PLAN.to_json()
 
 
 def replace_value(*path, value):
+    """Return the text of a plan with one value replaced, or removed if it is `KeyError`."""
     document = json.loads(TEXT)
     place = document
     for key in path[:-1]:

@@ -49,6 +49,7 @@ def codes(*sizes):
 
 
 def areas_of(size):
+    """Return a hierarchy with a level of areas of four cells and a level of areas of two cells."""
     levels = [
         HierarchyLevel(name=name, labels=labels, area_of_cell=np.arange(size) // width)
         for name, width in (("four", 4), ("two", 2))

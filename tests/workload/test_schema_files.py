@@ -22,6 +22,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 @st.composite
 def attributes(draw: st.DrawFn, name: str) -> Attribute:
+    """Draw an attribute with labels, with edges or with a size."""
     form = draw(st.sampled_from(["labels", "edges", "size"]))
     if form == "labels":
         labels = draw(st.lists(names, min_size=1, max_size=6, unique=True))

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def changed(*path, value):
+    """Return the text of `GOOD` with one value replaced."""
     document = json.loads(GOOD.to_json())
     place = document
     for key in path[:-1]:

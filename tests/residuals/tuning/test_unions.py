@@ -191,7 +191,7 @@ def records():
     )
 
 
-def test_union_measurement_answers_and_consistent_tables():
+def test_union_measurement_is_exact_and_consistent():
     workload = (
         Workload(numeric(4, 3, 3))
         .add(("a", "b"), "prefix")
