@@ -280,7 +280,10 @@ def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
 
 
 def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
-    """Return the coefficients of variation of one group, as in `_variations`."""
+    """Return the coefficients of variation of the queries of one group, or of a sample of them.
+
+    The records are assumed to be spread uniformly.
+    """
     sample = chosen_queries(plan.workload, number)
     errors = np.sqrt(variances_of(plan, number, sample))
     shares = _even_shares(group, sample)

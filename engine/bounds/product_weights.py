@@ -897,7 +897,7 @@ class DenseNormBound:
         return state.joint(key, tuple(self._basis(name) for name in names))
 
     def _basis(self, name: str) -> tuple[AttributeClass, int]:
-        """Return the arguments of `State.frame` for an attribute."""
+        """Return the equivalence class of an attribute, and its number of basis functions."""
         return self.reduced_workload.class_of[name], self.functions[name]
 
     def value(self, state: State) -> tuple[float, Backpropagate]:

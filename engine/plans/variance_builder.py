@@ -680,7 +680,9 @@ class VarianceBuilder:
         matrix: str | int,
         weights: Array | None,
     ) -> Array:
-        """Return the array of `_squared_norms`, from the components of all queries of each family.
+        """Return |q M / weights|^2 for all products of queries of families, from listed queries.
+
+        See `_squared_norms`.  The result has one axis per family.
 
         Parameters
         ----------

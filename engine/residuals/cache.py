@@ -169,7 +169,7 @@ class SolveCache:
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return the initial weights that `suggest` stored and the limits kept, by shape."""
+        """Return the stored initial weights of searches, by the shape of the search."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, solution: Solution) -> None:

@@ -656,8 +656,9 @@ class Registry:
         )
 
     def _store_unless_zero(self, factor: Factor, query_trace: float) -> tuple[int, float]:
-        """Return (-1, 0) for a Gram that counts as zero, otherwise the result of `_store`.
+        """Store a residual Gram unless it counts as zero.
 
+        Returns (index, scale) as `_store`, or (-1, 0) for a Gram that counts as zero.
         ``query_trace`` is the trace of the Gram of the same queries on cells.
         """
         # queries with equal coefficients on all cells have a residual Gram of rounding errors only
@@ -898,7 +899,7 @@ def _forecast_decomposition(
 def _decompose(
     workload: Workload, split: Split, labels: Mapping[str, Hashable], forecast: bool
 ) -> Decomposition:
-    """Return the result of `decompose`, without looking it up."""
+    """Compute the decomposition that `decompose` returns."""
     registry = Registry(split, forecast)
     products: dict[Factors, int] = {}
     weights = np.array([group.weight for group in workload.groups])

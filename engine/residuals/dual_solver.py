@@ -683,7 +683,10 @@ def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Arr
 def _half_powers(
     eigenvalues: Array, U: Array, W: Array
 ) -> tuple[tuple[Array, Array], float, Array]:
-    """Return the result of `_eigen_block`, given the eigenvalues and eigenvectors of M."""
+    """Return the eigenvalues and eigenvectors of M^(1/2), tr M^(1/2), and diag(W^T M^(-1/2) W).
+
+    ``eigenvalues`` and ``U`` are the eigenvalues and the eigenvectors of M.
+    """
     # M may be singular if weights are zero; raising its smallest eigenvalues keeps the inverse
     # finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
@@ -834,7 +837,10 @@ class FourierProblem(DualProblem):
         return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real
 
     def _fourier_by_fft(self) -> tuple[Array, Callable[[Array], Array]]:
-        """Return the result of `_fourier` by fast Fourier transforms."""
+        """Return the Gram's diagonal in the Fourier basis, and a function that inverts this map.
+
+        Fast Fourier transforms take the place of the matrix in `_fourier`, which has this result.
+        """
         dimension = math.prod(n - 1 for n in self.sizes)
         bases = [basis(n) for n in self.sizes]
         inner = (slice(1, None),) * len(self.sizes)

@@ -773,7 +773,7 @@ class LevelProblem:
         return [p / largest for p in levels]
 
     def unpack(self, packed: Array) -> tuple[Levels, Array]:
-        """Return the precisions of all areas and the weights mu of the last level from `solve`.
+        """Return the precisions of all areas, and the weights mu of the areas of the last level.
 
         ``packed`` is the result of `solve`, with one entry per equivalence class.  The precisions,
         one array per level, are scaled so that the largest privacy cost is 1; mu has sum 1.

@@ -77,9 +77,10 @@ class LevelQueries:
         return np.asarray(np.ravel_multi_index(tuple(indices), self.counts), dtype=np.int64)
 
     def runs(self, areas: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the result of `numbers` as ranges (first, exclusive end).
+        """Return the indices of queries ``start:stop`` on the given areas, as ranges.
 
-        Consecutive indices are returned as one range.
+        A range (first, exclusive end) stands for consecutive indices. `numbers` returns the single
+        indices.
         """
         return consecutive_runs(self.numbers(areas, start, stop))
 

@@ -702,7 +702,7 @@ def _check_weight(weight: object) -> None:
 
 
 def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return those of ``groups`` that are not in the workload, each of them once.
+    """Return the groups among ``groups`` that the workload does not have, each of them once.
 
     Groups that differ only in their weight count as equal. So do groups without query weights that
     differ only in the order of their attributes.

@@ -448,7 +448,10 @@ class ComplementProblem:
             self.singles[kind_indices[kind_key]].count += 1
 
     def _pair_counts_by_attribute(self) -> dict[str, Counter[tuple[int, int]]]:
-        """Return the `SingleKind.pair_counts` of every attribute that is in a pair."""
+        """Return for every attribute the number of its pairs, by class and position in the pair.
+
+        The keys of a counter are those of `SingleKind.pair_counts`.
+        """
         pair_counts_of: dict[str, Counter[tuple[int, int]]] = {}
         for pair, p in self.pair_kind.items():
             for slot, name in enumerate(pair):
