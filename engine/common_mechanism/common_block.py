@@ -19,12 +19,12 @@ three cases:
     otherwise                  Up to `MAX_DENSE_COORDINATES` coordinates: the common mechanism of
                                dense matrices.  Above: t K_m for one plan m and the largest t such
                                that t K_m <= all K_i.  Its privacy is valid, but another common part
-                               may be larger.
+                               may be larger.  If no plan has such a t above 0: nothing.
 
 **Residual.**  The common part is measured first; this stage is called the look.  What remains to be
-measured for plan i, its residual, has the precision K_i minus the precision of the look.  This
-precision is diagonal in coordinates T_1 (x) ... (x) T_k, which are computed factor by factor,
-without a matrix on all residual coordinates.
+measured for plan i, its residual, has the precision K_i minus the precision of the look.  If
+possible, `block_residual` computes coordinates T_1 (x) ... (x) T_k in which this precision is
+diagonal, factor by factor.  Otherwise it uses dense matrices on all residual coordinates.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, definitions 3.9 and 3.10, algorithms 1, 3 and 4, on
 residual spaces.
@@ -74,9 +74,9 @@ SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
 SPAN_TOLERANCE = 1e-8
-# In both stages, answers are rounded to a grid of at most 2^-33 of the noise scale.  This grid is
-# finer than that of a plan, so that rounding in two stages usually costs less privacy than rounding
-# the answers of one plan.
+# In both stages, answers are rounded to a grid of 2^-33 of the noise scale or less, unless the number
+# of records requires a coarser grid.  This grid is finer than that of a plan, so that rounding in two
+# stages usually costs less privacy than rounding the answers of one plan.
 GRID_BITS = 33
 
 
@@ -209,8 +209,8 @@ def block_residual(
     Raises
     ------
     LimitExceeded
-        The blocks are not products on the same sets of attributes, and are too large for dense
-        matrices.
+        Both precisions cannot be made diagonal factor by factor, and the blocks are too large for
+        dense matrices.
     """
     # precision of the answer to one strategy row of the plan's block, in 1/counts^2
     precision = 1.0 / (block.noise * stretch) ** 2
@@ -326,18 +326,18 @@ def _is_diagonal(matrix: Array) -> bool:
 def _extended_coordinates(
     axes: Axes, look: Strategy, plan: Strategy
 ) -> tuple[Coordinates, Array, Array]:
-    """Return coordinates in which ``plan`` has precision I; the first ones are rows of ``look``.
+    """Return coordinates in which ``plan`` has the precision I; the first ones span ``look``.
 
     ``look`` and ``plan`` are the strategies of one Kronecker factor, with noise 1.  The row space
-    of ``look`` must be contained in that of ``plan``.  Rows of ``look`` are scaled to length 1.
+    of ``look`` must be contained in that of ``plan``.
 
     Returns
     -------
     coordinates : the coordinates of the attributes at positions ``axes``.
     P : matrix with orthonormal columns.  If M are the strategy rows of ``plan``, the rows of the
         coordinates are P^T M.
-    gram : Gram matrix of the rows of ``look``.  If it is diagonal, the precision of ``look`` in the
-        coordinates is diagonal, too.
+    gram : Gram matrix of the rows of ``look``.  If it is diagonal, the first coordinates are these
+        rows, scaled to length 1, and the precision of ``look`` is diagonal.
     """
     U, sizes, Vt = thin_svd(_residual_rows(plan))
     retained = sizes > RANK_TOLERANCE * sizes[0]
@@ -357,10 +357,9 @@ def _extended_coordinates(
 
 
 def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
-    """Return the block with another noise scale and its grid.
+    """Return the block with the noise scale ``noise``, rounded up to a multiple of its new grid.
 
-    The new scale is ``noise``, rounded up to a multiple of the grid (at most 2^-33 of ``noise``
-    unless ``max_records`` requires a coarser grid).
+    `GRID_BITS` and ``max_records`` determine the grid.
     """
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)

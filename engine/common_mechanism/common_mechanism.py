@@ -517,9 +517,10 @@ def exact_split(
     """Split the cost of every option into the costs of the first stage (the look) and the second.
 
     The costs of the two stages sum exactly to the cost of the option, if all are read as the
-    decimal numbers that `repr` shows.  To achieve this, the cost of the look is rounded up to 12
-    digits and then raised in small steps until every difference is a float with these decimal
-    digits.
+    decimal numbers that `repr` shows.  To achieve this, the look is charged the full cost of an
+    option that measures nothing in the second stage, or its own cost, rounded up to 12 digits and
+    raised in small steps.  The first of these costs is taken for which every difference is a float
+    with these decimal digits.
 
     Parameters
     ----------

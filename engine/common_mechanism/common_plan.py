@@ -2,18 +2,19 @@
 
 `coarse_or_fine` divides plans on one schema into two stages.  The first stage, the look, measures
 the common part of all plans.  After one of the plans is chosen from the answers of the look, the
-second stage measures the residual of this plan.  Both stages together have exactly the output
-distribution and the privacy cost of the chosen plan, so that the choice costs nothing.
-`nested_choices` builds a chain of such choices.
+second stage measures the residual of this plan.  Both stages together have the output distribution
+and the privacy cost of the chosen plan, so that the choice costs nothing.  `nested_choices` builds
+a chain of such choices.
 
 The common part is computed one residual space at a time, so all plans must have the same residual
-spaces.  They have if the centers of all plans are uniform, or if all plans have the same tuned
-centers and complements.  Plans that measure several residual spaces with one strategy (tuned plans
-on small domains, for example) are refused.
+spaces.  This is the case if the centers of all plans are uniform, or if all plans have the same
+tuned centers and complements.  Plans that measure several residual spaces with one strategy (tuned
+plans on small domains, for example) are refused.
 
 In both stages, answers are rounded to a noise grid, and rounding costs privacy.  The grids of both
 stages are finer than that of a plan, so that rounding twice usually costs less than rounding the
-answers of the plan once.  If it costs more, all noise is multiplied by one factor, `stretch`.
+answers of the plan once.  If it costs more, all noise is multiplied by one factor, `stretch`, and
+exceeds the noise of the plan.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `engine.plans.plan`.
 """
@@ -127,13 +128,13 @@ def _is_answered(plan: Plan, group: int) -> bool:
 
 
 def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
-    """Return the centers and complements that all plans have in common.
+    """Return the centers and complements of all plans together.
 
     Raises
     ------
     PlanError
-        The plans do not have the same residual spaces, or one measures full tables or several
-        residual spaces with one strategy.
+        Two plans have different centers or complements on the same attributes, or a plan measures
+        full tables or several residual spaces with one strategy.
     """
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
@@ -262,7 +263,7 @@ class CommonPlan:
     def spends(self) -> tuple[tuple[float, float], ...]:
         """Pair (pcost of the look, pcost of the residual) of every option.
 
-        Their decimal numbers sum exactly to the pcost of the option's plan.
+        Their decimal numbers sum exactly to the cost of the option (`option_cost`).
         """
         return tuple((self.look.budget.pcost, r.spend) for r in self.residuals)
 
@@ -327,7 +328,8 @@ class CommonPlan:
 
         Columns: attributes (of the residual space), option (name), total (pcost of the plan's
         block), shared (pcost of the look's block; 0 if the look does not measure the space) and
-        found (name of the method that computed the common part).
+        found (name of the method that computed the common part; "not in all" if an option does not
+        measure the space).
         """
         import pandas as pd
 
@@ -364,7 +366,8 @@ class CommonPlan:
         -------
         Mapping from residual space to estimated residual coordinates, in counts.
 
-        Guarantee: the estimates are unbiased and have the covariance of the plan measured alone.
+        Guarantee: the estimates are unbiased and have the covariance of the plan measured alone,
+        times the square of `stretch`.
         """
         coordinates = {}
         for space in self.options[option].blocks:
@@ -448,8 +451,9 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     names : names of the options on screen, by default "option 1", "option 2", ...
 
     Guarantee: for every option, look and residual together have the output distribution of its
-    plan, and their charges sum to the pcost of the plan to the last digit.  The privacy cost of
-    both stages, computed from the blocks with their rounded noise, is at most this sum.
+    plan, with all noise multiplied by `CommonPlan.stretch`.  Their charges sum to the pcost of the
+    plan to the last digit.  The privacy cost of both stages, computed from the blocks with their
+    rounded noise, is at most this sum.
 
     Raises
     ------
@@ -581,11 +585,11 @@ def _split_options(
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
     """Return a chain of choices between plans, which are given from coarse to fine.
 
-    A look precedes each choice.  The first choice is between the first plan and the option "look
-    closer".  "look closer" measures a second look, which leads to a choice between the second plan
-    and the option "look closer" again, and so on.  The last choice is between the last two plans.
-    All looks and the residual of the plan that is chosen in the end cost together as much as this
-    plan alone.
+    A look precedes each choice.  With three or more plans, the first choice is between the first
+    plan and the option "look closer".  "look closer" measures a second look, which leads to a choice
+    between the second plan and the option "look closer" again, and so on.  The last choice is
+    between the last two plans.  All looks and the residual of the plan that is chosen in the end
+    cost together as much as this plan alone.
 
     Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
     closer", if a further look would measure nothing, or if the rounding of all stages costs too

@@ -54,8 +54,8 @@ class Decision:
     ----------
     choice : position of the chosen analysis, or None to stop after the look.  An analysis is
         possible if enough upper confidence bounds of cells exceed its noise, and certain if enough
-        lower bounds do.  The choice is the finest analysis after the first one that is certain; if
-        there is none, the first analysis if it is possible, and otherwise None.
+        lower bounds do.  The choice is the finest certain analysis, not counting the first one.  If
+        there is none, it is the first analysis if that is possible, and otherwise None.
     certain : False if an analysis finer than the chosen one is possible; always True for None.
     shares : share of cells that exceed the noise of an analysis.  Keys are "{analysis}, lower" (by
         lower bounds) and "{analysis}, upper" (by upper bounds).  The first analysis has only the
@@ -437,7 +437,7 @@ def level_attributes(workload: Workload) -> tuple[str, ...]:
 
     These are the attributes with a code list and fewer than 1,000 cells that occur in a group of
     the workload (if the workload has groups).  `coarse_or_fine` cannot divide plans on attributes
-    with more cells.
+    with 1,000 cells or more.
     """
     return tuple(
         attribute.name
@@ -453,10 +453,11 @@ def workloads_by_level(
 ) -> Analyses:
     """Return one analysis per level of an attribute with a code list, from coarse to fine.
 
-    The analysis of a level contains every group of the workload once, with the queries on the
-    attribute replaced by one query per area of this level.  All other attributes of a group retain
-    their query family, except a family on several attributes, which becomes marginal.  If the
-    workload has no groups, every analysis has one group on the attribute.
+    The analysis of a level contains the groups of the workload, with the queries on the attribute
+    replaced by one query per area of this level.  Of groups that are then equal, it contains the
+    first.  All other attributes of a group retain their query family, except a family on several
+    attributes, which becomes marginal.  If the workload has no groups, every analysis has one group
+    on the attribute.
 
     Parameters
     ----------
@@ -515,7 +516,7 @@ def coarse_and_fine(workload: Workload) -> Analyses:
 
     The coarser workload replaces a group on k attributes by k groups on k - 1 of them; equal groups
     are added once.  Attributes retain their query family, except a family on several attributes,
-    which becomes marginal.  Weights of groups and queries are left out.
+    which becomes marginal.  The coarser workload has no weights of groups and queries.
 
     Raises
     ------

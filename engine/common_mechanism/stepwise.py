@@ -1,8 +1,8 @@
 """Two-stage release: look, decide, finish.
 
     look      measure the common part of all options: spend, draw noise and save the result
-    decide    write the decision to the ledger: the option, the rule and its result, and, if the
-              option is not that of the rule, the person who decided
+    decide    write the decision to the ledger: the option, the rule and its result, and the person
+              who decided if this is not the option of a rule
     finish    measure the residual of the chosen option (what remains after the look), and combine
               both measurements into the answers of its plan
 
@@ -103,8 +103,8 @@ def look(
     stores a keyed digest of all counted tables, from which `finish` finds out whether it gets the
     same records.  With a ``person`` column, `look` and `finish` count the same rows of each person.
 
-    Guarantee: `common.look.budget.pcost` is spent exactly once.  The same attempt on the same
-    records returns the stored result.
+    Guarantee: `common.look.budget.pcost` is spent exactly once; a rehearsal spends nothing.  The
+    same attempt on the same records returns the stored result.
     """
     give = "what coarse_or_fine() or nested_choices() returns"
     check_type("analyses", common, CommonPlan, give=give, error=PlanError)
@@ -301,9 +301,9 @@ def finish(
 
     Guarantee: the answers have the distribution of the chosen plan measured alone.  On the same
     records, the look and the first attempt at this stage together spend the pcost of the plan to
-    the last digit.  The same attempt on the same records returns the stored result, and noise is
-    never drawn twice.  A charge as a separate release is written to the ledger in a note and
-    reported to `intake`.
+    the last digit.  The same attempt on the same records returns the stored result and draws no
+    noise again.  A charge as a separate release is written to the ledger in a note and reported to
+    `intake`.
 
     Raises
     ------
@@ -586,9 +586,9 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 
 def paid_keys(steps: Steps) -> list[str]:
-    """Return the ledger keys of the look and of every attempt at its second stage.
+    """Return the ledger keys of the look and of the paid attempts at its second stage.
 
-    Attempts that were spent but have no stored result are included.
+    The attempts are those up to the first one with a stored result.
     """
     keys = [steps.look.key]
     if steps.choice is None or steps.choice.option == STOP:

@@ -110,7 +110,7 @@ def report_separate_charges(
 ) -> Callable[[Intake], object] | None:
     """Return ``intake``, extended by a warning that this stage is charged as a separate release.
 
-    ``changed`` is the reason and ``cost`` the charge in pcost.  Without a reason ("") there is no
+    ``changed`` is the reason and ``cost`` the charge in pcost.  If the reason is "", there is no
     separate charge, and ``intake`` is returned unchanged.
     """
     if intake is None or not changed:
@@ -128,7 +128,8 @@ class Choice:
     option : name of the option that was chosen, or "stop".
     verdict : name of the option that the rule chose, or "stop"; None without a rule.
     rule : name and options of the rule.
-    by, reason : person who decided, and the reason.  Both can be "" if the rule chose the option.
+    by, reason : person who decided, and the reason.  ``by`` can be "" only if the rule chose the
+        option, ``reason`` in any case.
     seq, utc : number and time of the row in the ledger.
     """
 
