@@ -60,8 +60,8 @@ MARKERS_PER_LINE = 12
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # mechanisms with a smaller relative difference are equally accurate
 MAX_DRAWN_RATIO = 2.0  # mechanisms above this multiple of the reference (see `_Gaps`) are not drawn
-# If no mechanism is below `MAX_DRAWN_RATIO`, or without a bound only the best one, mechanisms up to
-# this multiple of the best are drawn.
+# If the limit `MAX_DRAWN_RATIO` leaves no mechanism to compare with the reference, mechanisms up to
+# this multiple of the best error are drawn.
 # `where_picture` sorts its rows by their largest ratio, cut to this value.
 MAX_RATIO_TO_BEST = 5.0
 MAX_MAP_GROUPS = 20

@@ -74,9 +74,9 @@ from engine.workload.families import Intervals
 
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
-# The search for group weights lowers every limit T_g by this share.  It ends when all V_g are below
-# the lowered limits, and the V_g of groups with raised weights are below them by at most twice the
-# share.
+# The search for group weights lowers the limit on the variance of every group by this share.  The
+# search ends when the variances of all groups are below the lowered limits, and those of groups
+# with raised weights by at most twice this share.
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6
@@ -206,8 +206,8 @@ def constrained_search(
         if (ratio <= 1.0).all() and (best is None or plan.error < best.error):
             best = plan
         # The limits are lowered by ACTIVE_TOLERANCE.  ``excess`` is log(sum / lowered limit).  The
-        # search has converged if no excess is positive, and if a group with a factor above 1 has an
-        # excess near 0.
+        # search has converged if no excess is positive, and if all groups with a factor above 1
+        # have an excess near 0.
         excess = np.log(np.maximum(ratio, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
         if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break

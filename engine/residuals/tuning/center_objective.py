@@ -440,7 +440,8 @@ class Evaluation:
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)
 
 
-# the sum of a vector counts as zero if it is below this share of the sum of absolute values
+# the sum of the entries of a vector counts as zero if it is at most this share of the sum of their
+# absolute values
 ROUNDING = 1e-9
 # largest number of entries of the query rows of one part of a group, if the part is on several
 # attributes; groups with a larger part are left out of the objective

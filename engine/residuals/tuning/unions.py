@@ -48,9 +48,9 @@ from engine.workload import Group, Part, Workload, joint_part
 # Largest number of multiplications of one step of the searches for all unions of a workload
 # together.
 MAX_STEP_MULTIPLICATIONS = 6e7
-# Largest number of multiplications per step for a union of all spaces.  It is higher, because
-# such a union is optimal among all matrix mechanisms.  With a Gram of full rank, it allows 2,046
-# cells.
+# Largest number of multiplications per step for a union of all spaces.  This limit is higher than
+# MAX_STEP_MULTIPLICATIONS, because such a union is optimal among all matrix mechanisms.  With a
+# Gram of full rank, it allows 2,046 cells.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # Largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS.
 # Searches converge slowly if the strategy has few rows on many cells.
