@@ -187,6 +187,12 @@ def group_table(plan: Plan) -> pd.DataFrame:
     return table.assign(weight=weights)
 
 
+@cached_on_value
+def names_in_plan(plan: Plan) -> list[str]:
+    """Return the names of all groups of a plan, as from `table_names`."""
+    return table_names(plan.workload.groups)
+
+
 def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.DataFrame:
     """Return `group_table` in descending order of the largest standard error, then of the RMSE.
 

@@ -10,6 +10,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import analysis, figures
 from engine._format import pluralize
+from engine.analysis.variance_breakdown import names_in_plan
 from engine.plans import Plan
 from engine.workload.level_queries import levels_of_group
 from pages.parts.preview import level_view, variance_breakdown_view
@@ -20,13 +21,15 @@ from pages.parts.workload import group_choice, record_count_form
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
 
-# Session keys: index of the group that is selected in the list, index of the last selected group,
-# and a counter in the key of the table, whose increase resets the selection in the table.
+# Session keys: index of the group that is selected in the list; index and identity of the last
+# selected group; and a counter in the key of the table, whose increase resets its selection.
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
 TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
+ERRORS_WIDTH_PX = 520  # of the table of errors in a popover
 COLUMN_WIDTH_PX = 78
 NAME_WIDTH_PX, MAX_NAME_CHARS = 200, 23  # of the column with the names of tables
+TWO_LINES_PX = 50  # height of rows with names in two lines
 SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
@@ -66,7 +69,7 @@ def groups(plan: Plan) -> None:
     if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable"]
-    names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
+    names = _short_names(plan, table["attributes"].tolist(), numbers)
     is_long = max(map(len, names)) > MAX_NAME_CHARS
     key = (
         f"groups_{history.version()}_{st.session_state.get(TABLE_VERSION, 0)}_{view}_{search_text}"
@@ -74,7 +77,7 @@ def groups(plan: Plan) -> None:
     st.dataframe(
         table[columns].assign(attributes=names),
         hide_index=True,
-        row_height=figure_view.TALL_ROW_HEIGHT if is_long else None,
+        row_height=TWO_LINES_PX if is_long else None,
         alt="Tables by largest error, least accurate first",
         height=TABLE_HEIGHT_PX if len(table) > SHORT_TABLE else "auto",
         column_config={
@@ -99,6 +102,22 @@ def groups(plan: Plan) -> None:
     )
 
 
+def _short_names(plan: Plan, attributes: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    """Return short names of groups, with the family of those that share their attributes.
+
+    Parameters
+    ----------
+    attributes : attributes of each group, as one text.
+    numbers : indices of the groups.
+    """
+    names = names_in_plan(plan)
+    short_names = figures.short_table_names(attributes, MAX_NAME_CHARS)
+    return [
+        short_name + names[number].removeprefix(text)
+        for short_name, number, text in zip(short_names, numbers, attributes, strict=True)
+    ]
+
+
 def _error_column(label: str, meaning: str) -> ColumnConfig:
     return st.column_config.NumberColumn(label, format="%,.2f", width=COLUMN_WIDTH_PX, help=meaning)
 
@@ -118,14 +137,26 @@ def _pick_pair() -> None:
 def selected_group(plan: Plan) -> int:
     """Return the index of the selected group.
 
-    The default is `group_choice.first_group`.
+    A selected group remains selected after a change of the workload, also if its index has changed.
+    If it is removed, or if the schema has other attributes, `group_choice.first_group` is selected.
     """
-    form, groups = st.session_state, range(len(plan.workload.groups))
-    # After a change of the workload, the session may still have the index of a removed group.
-    if form.get(GROUP) not in groups:
-        _select(form[LAST] if form.get(LAST) in groups else group_choice.first_group(plan))
-    form[LAST] = number = int(form[GROUP])
+    form, groups = st.session_state, plan.workload.groups
+    last, last_identity = form.get(LAST, (None, None))
+    if last is None or last >= len(groups) or _identity(plan, last) != last_identity:
+        identities = (i for i in range(len(groups)) if _identity(plan, i) == last_identity)
+        _select(next(identities, None) if last_identity else None, plan)
+        _redraw_table()
+    elif form.get(GROUP) not in range(len(groups)):
+        _select(last, plan)
+    number = int(form[GROUP])
+    form[LAST] = number, _identity(plan, number)
     return number
+
+
+def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Return what a group still has after its index has changed: attributes and family."""
+    group = plan.workload.groups[number]
+    return plan.schema.names, group.attributes, group.family_text
 
 
 def draw_selected_group(plan: Plan) -> None:
@@ -183,14 +214,14 @@ def _single_queries(plan: Plan, number: int) -> None:
 
 
 def _error_table(picture: figures.Picture) -> None:
-    """Draw the errors of a chart as a table whose first column is the error.
-
-    In a narrow popover, the columns on the right are outside the visible part of the table.
-    """
-    figure_view.table(picture.table, name="errors", alt=picture.title, first="standard error")
+    """Draw the errors of a chart as a table that is wide enough for queries on two attributes."""
+    figure_view.table(picture.table, name="errors", alt=picture.title, width=ERRORS_WIDTH_PX)
 
 
-def _select(number: int) -> None:
+def _select(number: int | None, plan: Plan | None = None) -> None:
+    """Select a group by its index; for None, select the first group that the page shows of a plan."""
+    if number is None and plan is not None:
+        number = group_choice.first_group(plan)
     st.session_state[GROUP] = number
 
 

@@ -24,7 +24,6 @@ NAME_CHARACTERS_PER_LINE = 19
 QUERY_CHARACTERS_PER_LINE = 25
 TALL_ROW_HEIGHT = 66  # pixels of a row with several lines
 QUERY_WIDTH = 180  # pixels
-FIRST_COLUMN_WIDTH = 120  # pixels
 EXPORT_WIDTH, EXPORT_HEIGHT = 640, 400  # pixels of an exported figure, as wide as printed text
 OPTIMUM = "certified optimum"
 COUNTS = ("truth", "published")  # shown without decimals if all numbers are integers
@@ -182,7 +181,7 @@ def table(
     height: int | Literal["auto"] = "auto",
     full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
-    first: str | None = None,
+    width: int | Literal["stretch"] = "stretch",
 ) -> None:
     """Draw a table with its downloads.
 
@@ -192,8 +191,7 @@ def table(
     alt : description of the table for screen readers.
     full_table : returns the table for the downloads, if `frame` is only a part of it.
     shares : columns that are shown in percent, besides `SHARE_COLUMNS`.
-    first : column of numbers that is shown first, at its full width; the order in the downloads
-        does not change.
+    width : width of the table in pixels; "stretch" for that of the container.
     """
     shown_height: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     has_long_queries = (
@@ -201,16 +199,13 @@ def table(
     )
     # On screen, tables are numbered from 1; in Python and in files, from 0.
     shown = frame.assign(group=frame["group"] + 1) if "group" in frame else frame
-    columns = _columns(frame, shares)
-    if first is not None:
-        shown = shown[[first, *(column for column in shown if column != first)]]
-        columns[first]["width"] = FIRST_COLUMN_WIDTH
     st.dataframe(
         shown,
         hide_index=True,
         alt=alt,
+        width=width,
         height=shown_height,
-        column_config=columns,
+        column_config=_columns(frame, shares),
         placeholder="–",
         row_height=TALL_ROW_HEIGHT if has_long_queries else None,
     )

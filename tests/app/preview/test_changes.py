@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.preview import variance_breakdown_view
 from tests.app.preview.sessions import open_preview, wait_for_changes
-from tests.app.session import Session, demo_plan, demo_schema, wait
+from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
 
 def test_error_sources_of_a_group_are_shown(session: Session) -> None:
@@ -102,6 +103,38 @@ def test_long_table_names_differ_after_shortening() -> None:
     assert len(set(shown)) == len(shown) == 6
     assert max(map(len, shown)) <= 23
     assert all("…" in name for name in shown)
+
+
+def test_tables_on_the_same_attributes_name_their_family() -> None:
+    schema = Schema([Attribute.of_size("age", 5), Attribute.of_size("household_income_in_euro", 4)])
+    workload = Workload(schema).add("age", "range").add("age", "marginal")
+    for family in ("range", "marginal"):
+        workload = workload.add(("age", "household_income_in_euro"), family)
+    session = open_preview(workload)
+    assert sorted(session.app.dataframe[0].value["attributes"]) == [
+        "age (marginal)",
+        "age (range)",
+        "age × househol…_in_euro (marginal)",
+        "age × househol…_in_euro (range)",
+    ]
+
+
+def test_selected_table_follows_the_workload_and_is_reset_by_a_new_schema() -> None:
+    session = open_demo("census")
+    wait_for_changes(session.set(group=2))
+    selected = session.studio.workload.groups[2].attributes
+    workload = session.studio.workload
+    session.app.session_state["history"] = session.app.session_state["history"].push(
+        replace(session.studio, workload=Workload(workload.schema, workload.groups[1:])),
+        redraw=True,
+    )
+    session.run(session.app)
+    assert session.app.selectbox(key="group").value == 1
+    assert session.studio.workload.groups[1].attributes == selected
+    session.go("start").set(start_demo="cps").press("start_Try a demo").go("preview")
+    fresh = open_demo("cps", options={})
+    assert session.studio.schema == fresh.studio.schema
+    assert session.app.selectbox(key="group").value == fresh.app.selectbox(key="group").value
 
 
 def test_rehearsal_opens_from_preview() -> None:
