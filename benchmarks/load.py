@@ -148,7 +148,10 @@ ACTIONS: dict[str, Sequence[tuple[str, Callable[[Client], Client]]]] = {
         *unfold("share", "shares", "probe", "limit", "promise", "mechanism"),
     ],
     "compare": [*tab("compare_view", ("Two plans", "Published numbers", "Ranking"))],
-    "coarse": [*switch("tutorial"), *tab("coarse_step", ("2. Rule", "Past looks", "1. Analyses"))],
+    "coarse": [
+        *switch("tutorial"),
+        *tab("coarse_step", ("2. Rule", "Past measurements", "1. Analyses")),
+    ],
     "learn": [*switch("tutorial")],
     "guide": [*tab("guide", ("Release and verify",))],
     "release": [

@@ -24,24 +24,27 @@ TITLES = ANALYSES, RULE, REHEARSE, FILE, PAYER, LOOK, PAST = (
     "3. Rehearse",
     "4. File",
     "5. Who pays",
-    "6. Look",
-    "Past looks",
+    "6. Measure",
+    "Past measurements",
 )
 QUESTIONS = {
-    ANALYSES: "Which analyses are possible, from coarse to fine?",
+    ANALYSES: (
+        "Not sure whether fine tables will be accurate enough? Measure first, then decide, at no"
+        " extra cost."
+    ),
     RULE: "When are the counts large enough for the finer one?",
     REHEARSE: "What will come out? Try it on simulated records.",
     FILE: "Which file has the records?",
     PAYER: "Which dataset pays?",
     LOOK: "Measure what the analyses share? It is part of each, so it costs nothing extra.",
-    PAST: "Which first measurements (looks) were taken?",
+    PAST: "Which first measurements were taken?",
 }
-RESULT = "First measurement (look), decision and second measurement (remainder)"
+RESULT = "First measurement, decision and second measurement"
 TUTORIAL = (
-    "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share,"
-    " the **look**, is measured first and shows whether the counts are large enough. A **rule** set"
-    " in advance then chooses, and only the **remainder** of that analysis is measured. Together"
-    " they cost what the analysis costs alone."
+    "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share is"
+    " measured first (the **look**) and shows whether the counts are large enough. A **rule** set in"
+    " advance then chooses one, and a second measurement adds what it still needs (the"
+    " **remainder**). Both together cost what the analysis costs alone."
 )
 
 
@@ -131,7 +134,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 
 
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
-    """Draw step 6, where the user types to confirm the look (first measurement).
+    """Draw step 6, where the user types to confirm the first measurement (look).
 
     Return the Python script of the look, if there is one.
     """
@@ -145,7 +148,7 @@ request_state = page_layout.header(
 )
 script: Script | None = None
 if key:
-    two_stage_view.draw_look(key, {"New look": ANALYSES, "Past looks": PAST})
+    two_stage_view.draw_look(key, {"New measurement": ANALYSES, PAST: PAST})
 else:
     two_stage_view.draw_waiting(PAST)
     draws = (set_rule, rehearse, choose_file, choose_payer, look)

@@ -95,21 +95,21 @@ def shares_picture(
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
         "x": table["shared"],
-        "name": "look (shared)",
+        "name": "first measurement (shared)",
         "marker": {"color": GREY},
         "text": [look_text] * len(names),
         "textposition": "inside",
         "insidetextanchor": "middle",
-        "hovertemplate": "%{y}: the look, %{text} (%{x:,.4~r} pcost)<extra></extra>",
+        "hovertemplate": "%{y}: first measurement, %{text} (%{x:,.4~r} pcost)<extra></extra>",
     }
     residual = {
         "x": table["own"],
-        "name": "remainder",
+        "name": "second measurement",
         "marker": {"color": ORANGE, "pattern": {"shape": "/"}},
         "text": [f"total {total}" for total in totals],
         "textposition": "outside",
         "cliponaxis": False,
-        "hovertemplate": "%{y}: %{text} (remainder %{x:,.4~r} pcost)<extra></extra>",
+        "hovertemplate": "%{y}: %{text} (second measurement %{x:,.4~r} pcost)<extra></extra>",
     }
     x_limit = 1.3 * float(table["total"].max())  # leaves room for the text after the longest bar
     layout = {
@@ -128,7 +128,7 @@ def shares_picture(
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, format_budget),
-        note="The second measurement (remainder) follows the decision.",
+        note="The second measurement follows the decision.",
     )
 
 
@@ -139,7 +139,7 @@ def saved_text(common: CommonPlan, format_budget: Callable[[Budget], str] = in_p
     """
     return (
         f"All options share {format_budget(common.look.budget)}, {common.saved:.2%} of the largest"
-        " privacy cost. This first measurement (look) is part of every option, so it costs nothing"
+        " privacy cost. This first measurement is part of every option, so it costs nothing"
         " extra."
     )
 
@@ -167,9 +167,9 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
     Columns:
 
     - option: name of the option.
-    - look (now): pcost of the first measurement.
-    - remainder (later): pcost of the second measurement.
-    - look + remainder: sum of the two.
+    - first (now): pcost of the first measurement.
+    - second (later): pcost of the second measurement.
+    - both: sum of the two.
     - analysis alone: pcost of the option as a single release.
     """
     rows = []
@@ -186,7 +186,7 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
                 separate,
             )
         )
-    columns = ["option", "look (now)", "remainder (later)", "look + remainder", "analysis alone"]
+    columns = ["option", "first (now)", "second (later)", "both", "analysis alone"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -252,8 +252,8 @@ def to_finish_text(
             " choose a smaller budget on Preview."
         )
     return (
-        f"The first measurement (look) costs {format_budget(common.look.budget)}. Together with the"
-        f" second measurement (remainder), it costs {' or '.join(totals)}.{after} {fits}"
+        f"The first measurement costs {format_budget(common.look.budget)}. Together with the"
+        f" second measurement, it costs {' or '.join(totals)}.{after} {fits}"
     )
 
 
@@ -293,14 +293,14 @@ def summary_text(
     closer = "".join(f"'{in_screen_words(choice.option)}' and then " for choice in choices[:-1])
     chosen = "to stop" if is_stop else f"'{last.option}'"
     sentences = [
-        f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first look "
-        "at what the analyses have in common.",
+        f"For {dataset}, the decision on {last.utc[:10]} was {closer}{chosen}, after a first "
+        "measurement of what the analyses have in common.",
         _requirement_text(rules),
         *_findings(rules, verdicts),
         *_deciders(choices, rules, verdicts),
     ]
     if is_stop:
-        sentences += ["Only the look is released.", f"It cost {total_text} in all."]
+        sentences += ["Only the first measurement is released.", f"It cost {total_text} in all."]
     else:
         alone = common.options[common.position(last.option)]
         as_alone = total == _decimal(option_cost(alone))
@@ -309,7 +309,7 @@ def summary_text(
             if as_alone
             else f"while this analysis alone costs {format_budget(alone.budget)}"
         )
-        sentences.append(f"The look and everything after it cost {total_text}, {comparison}.")
+        sentences.append(f"All measurements together cost {total_text}, {comparison}.")
     if lost:
         sentences.append(f"This includes {pluralize(lost, 'paid attempt')} whose result was lost.")
     if "ε" in total_text or "epsilon" in total_text:
@@ -321,17 +321,18 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
     """Return a sentence with the requirement of the selection rule of every look, in order."""
     recorded = [rule_summary(rule).removesuffix(".") for rule in rules if rule is not None]
     if not recorded:
-        return "No rule was recorded with the look."
+        return "No rule was recorded with the first measurement."
     if len(rules) == 1:
         return (
-            f"The rule, recorded before the look was shown, was that {_lower_first(recorded[0])}."
+            "The rule, recorded before the first measurement was shown, was that"
+            f" {_lower_first(recorded[0])}."
         )
     texts = [
-        f"after look {number}, "
+        f"after measurement {number}, "
         f"{'no rule' if rule is None else _lower_first(rule_summary(rule))[:-1]}"
         for number, rule in enumerate(rules, start=1)
     ]
-    return f"The rule, set before the first look, was: {'; '.join(texts)}."
+    return f"The rule, set before the first measurement, was: {'; '.join(texts)}."
 
 
 def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decision]) -> list[str]:
@@ -342,7 +343,7 @@ def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decisio
     sentences = []
     recorded = [(number, rule) for number, rule in enumerate(rules, 1) if rule is not None]
     for (number, rule), verdict in zip(recorded, verdicts, strict=False):
-        look = "The look" if len(rules) == 1 else f"Look {number}"
+        look = "The first measurement" if len(rules) == 1 else f"Measurement {number}"
         finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]
         shares = [
             f"{_range_text(verdict.shares[f'{name}, lower'], verdict.shares[f'{name}, upper'])} in"
@@ -387,7 +388,7 @@ def _deciders(
     sentences, by_rule = [], 0
     remaining = iter(verdicts)
     for number, choice in enumerate(choices, start=1):
-        after = f"After look {number}, " if len(choices) > 1 else ""
+        after = f"After measurement {number}, " if len(choices) > 1 else ""
         rule = rules[number - 1] if number <= len(rules) else None
         verdict = next(remaining, None) if rule is not None else None
         if rule is not None and verdict is not None:
@@ -484,7 +485,7 @@ def rule_text(rule: NestedPlanRule) -> str:
     else:
         decision = f"Choose the finest of {', '.join(finer)} for which {enough}"
     margin = (
-        f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement (the look)."
+        f"Safety margin: {_standard_errors(rule.sigmas)} of the first measurement."
         if rule.sigmas
         else "No safety margin."
     )
@@ -619,7 +620,7 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
             f" {', '.join(texts)}; required: {rule.share:.0%}."
         ),
         note=(
-            "Thick: estimates. Thin: confidence bounds from the first measurement (the look)."
+            "Thick: estimates. Thin: confidence bounds from the first measurement."
             f" Dotted: the required ratio {rule.snr:g} and share {rule.share:.0%}."
         ),
     )
@@ -704,7 +705,7 @@ def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
     note = (
-        "Bars: confidence bounds from the first measurement (the look)."
+        "Bars: confidence bounds from the first measurement."
         f" Dotted: required ratio {min_ratio:g}.{left_out}"
     )
     return go.Figure(traces, layout), note
@@ -737,7 +738,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     cell_texts = {"texttemplate": "%{z:,.3~r}"} if grid.size <= 400 else {}
     figure = heat_map(grid, [row_texts, column_texts], axes, hover, unit, **cell_texts)
     note = (
-        "Lower confidence bounds from the first measurement (the look); a cell is reliable if its"
+        "Lower confidence bounds from the first measurement; a cell is reliable if its"
         f" bound is at least {rule.snr:g}."
     )
     if grid.size < len(table):

@@ -83,7 +83,7 @@ def open_look(ledger: Ledger, records: Path, **fields: object) -> Session:
         "records_path": str(records),
     }
     session = open_page("coarse", **place, **fields).set(dataset="office")
-    return session.set(coarse_step="6. Look").set(coarse_confirmation="office")
+    return session.set(coarse_step="6. Measure").set(coarse_confirmation="office")
 
 
 def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None:
@@ -190,7 +190,7 @@ def test_invariants_are_read_from_spreadsheet_files() -> None:
 def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
     session = open_look(ledger, panel)
     assert "enter the person ID column" in session.text()
-    session.set(coarse_step="4. File").set(person_column="pid").set(coarse_step="6. Look")
+    session.set(coarse_step="4. File").set(person_column="pid").set(coarse_step="6. Measure")
     assert "up to 3 rows, is protected together" in session.text()
     assert "person='pid'" in session.app.code[-1].value
 
@@ -213,7 +213,9 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     # A new session reads the maximum number of rows per person from the ledger.
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
-    again = Session().go("coarse").set(coarse_step="Past looks", ledger_path=str(ledger.path))
+    again = (
+        Session().go("coarse").set(coarse_step="Past measurements", ledger_path=str(ledger.path))
+    )
     again.press("coarse_show")
     assert any(r.key == "person_how" for r in again.app.radio)
 

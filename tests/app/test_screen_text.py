@@ -18,6 +18,15 @@ SOURCES = [
     *sorted((ROOT / "pages").rglob("*.py")),
     *sorted((ROOT / "engine" / "figures").rglob("*.py")),
 ]
+COARSE = [
+    ROOT / "pages" / "coarse.py",
+    ROOT / "engine" / "figures" / "two_stage.py",
+    *(
+        path
+        for path in sorted((ROOT / "pages" / "parts" / "coarse").glob("*.py"))
+        if path.name != "script.py"  # Python code
+    ),
+]
 GUIDES = sorted((ROOT / "pages" / "guides").glob("*.md"))
 FENCED = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 UNITS = "person|people|rows?|records?|tables?|lines?|cells?|query|queries|year|day|group|attribute"
@@ -70,6 +79,17 @@ def test_texts_of_pages_have_no_forbidden_habits(path: Path) -> None:
         f"{path.relative_to(ROOT)}:{line}: {habit}: {text.strip()[:80]!r}"
         for line, text in texts_of(path)
         for habit in habits_in(text)
+    ]
+    assert problems == []
+
+
+@pytest.mark.parametrize("path", COARSE, ids=lambda path: path.name)
+def test_coarse_page_names_measurements_in_plain_words(path: Path) -> None:
+    """The words of the Python code, look and remainder, occur only in the tooltip of the page."""
+    problems = [
+        (line, text.strip()[:80])
+        for line, text in texts_of(path)
+        if re.search(r"\b(looks?|remainders?)\b", text, re.IGNORECASE) and "**look**" not in text
     ]
     assert problems == []
 

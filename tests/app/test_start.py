@@ -69,7 +69,7 @@ def test_another_project_starts_with_defaults(
     for one in (session, Session(**session.app.query_params)):  # also after a reload
         assert "What will come out" in one.go("release").text()
         assert "records_path" not in one.app.session_state
-        assert "Which analyses are possible" in one.go("coarse").text()
+        assert "Not sure whether fine tables" in one.go("coarse").text()
         assert one.set(coarse_step="2. Rule").app.number_input(key="coarse_snr").value == 5.0
         one.set(coarse_step="1. Analyses")
 

@@ -60,9 +60,9 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.choose("5. Who pays")
     # the dataset of this schema is still chosen
     expect(visit.page.get_by_role("combobox", name="Charge budget to")).to_have_value("panel")
-    visit.press("Next: Look")
+    visit.press("Next: Measure")
     visit.fill("to confirm", "panel")
-    visit.press("Look: spend")
+    visit.press("Measure: spend")
     visit.expect_text("Looked at panel")
     visit.expect_text("of 800 persons)")
     visit.press("Record this decision")

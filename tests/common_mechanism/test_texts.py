@@ -70,7 +70,9 @@ def test_texts_name_the_analyses_behind_a_finer_one() -> None:
 def test_summary_text_states_decision_rule_and_cost() -> None:
     paid = COMMON.spends[1]
     text = figures.summary_text("office", [CHOICE], [RULE], paid, COMMON)
-    assert text.startswith("For office, the decision on 2026-03-01 was '2-way', after a first look")
+    assert text.startswith(
+        "For office, the decision on 2026-03-01 was '2-way', after a first measurement of what"
+    )
     assert "at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
     assert "The rule decided." in text
     assert text.endswith("as much as this analysis alone.")
@@ -80,7 +82,10 @@ def test_summary_text_states_seen_shares_and_delta() -> None:
     shares = {"1-way, upper": 0.9, "2-way, lower": 0.25, "2-way, upper": 0.4}
     verdict = Decision(choice=1, certain=True, shares=shares, sentence="")
     text = figures.summary_text("office", [CHOICE], [RULE], [0.1], COMMON, verdicts=[verdict])
-    assert "The look showed this share of reliable cells: 25.0% to 40.0% in '2-way'." in text
+    assert (
+        "The first measurement showed this share of reliable cells: 25.0% to 40.0% in '2-way'."
+        in text
+    )
     assert "delta" not in text
     verdict = replace(verdict, choice=None)
     text = figures.summary_text(
@@ -95,7 +100,7 @@ def test_summary_text_numbers_looks_without_rule() -> None:
     verdict = Decision(choice=1, certain=True, shares=shares, sentence="")
     choices, rules = [CHOICE, CHOICE], [None, RULE]
     text = figures.summary_text("office", choices, rules, [0.1], COMMON, verdicts=[verdict])
-    assert "Look 2 showed this share of reliable cells" in text
+    assert "Measurement 2 showed this share of reliable cells" in text
 
 
 def test_summary_text_of_override_names_the_person() -> None:
@@ -113,7 +118,7 @@ def test_summary_text_of_stop_counts_lost_attempts() -> None:
         "office", [CHOICE, choice], [RULE, RULE], [look, look], COMMON, lost=1
     )
     assert "was '2-way' and then to stop" in text
-    assert "Only the look is released." in text
+    assert "Only the first measurement is released." in text
     assert f"It cost {2 * look:.4g} pcost in all." in text
     assert text.endswith("This includes 1 paid attempt whose result was lost.")
 
@@ -123,10 +128,12 @@ def test_summary_text_of_chain_states_every_rule() -> None:
     person = replace(CHOICE, by="A. Reader", reason="totals matter most")
     text = figures.summary_text("office", [CHOICE, person], [RULE, stricter], [0.1], COMMON)
     assert (
-        "after look 1, at least 50% of the 9 cells of '1-way' must reach 5 standard errors" in text
+        "after measurement 1, at least 50% of the 9 cells of '1-way' must reach 5 standard errors"
+        in text
     )
     assert (
-        "after look 2, at least 50% of the 9 cells of '1-way' must reach 8 standard errors" in text
+        "after measurement 2, at least 50% of the 9 cells of '1-way' must reach 8 standard errors"
+        in text
     )
-    assert "After look 2, A. Reader decided against the rule (totals matter most)." in text
+    assert "After measurement 2, A. Reader decided against the rule (totals matter most)." in text
     assert "The rule decided all other times." in text

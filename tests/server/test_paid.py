@@ -210,11 +210,11 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     page.set("records_path", string_value="small.csv")
     page.set("coarse_step", string_value="5. Who pays")
     page.set("ledger_path", string_value=str(book.path))
-    page.set("dataset", string_value="canary-third").set("coarse_step", string_value="6. Look")
+    page.set("dataset", string_value="canary-third").set("coarse_step", string_value="6. Measure")
     page.set("coarse_confirmation", string_value="canary-third")
-    page.press("coarse_look").until("Looked at canary")
+    page.press("coarse_look").until("canary-third was measured on")
     for again in (page.run(), open_browser_client(office, "coarse", page.query)):
-        assert "Looked at canary" in again.text
+        assert "canary-third was measured on" in again.text
         assert "REHEARSAL" not in again.text
         assert "The rule says stop" not in again.text
 

@@ -118,7 +118,7 @@ def choose(request_state: RequestState) -> Analyses | None:
             horizontal=True,
             key="coarse_chain",
             persist_state="session",
-            help="Step by step, each look adds detail. You pay for the last analysis only.",
+            help="Step by step, each measurement adds detail. You pay for the last analysis only.",
         )
     return analyses
 
@@ -419,7 +419,7 @@ def settings(common: CommonPlan) -> Settings:
         default=3.0,
         step=0.5,
         key="coarse_sigmas",
-        meaning="Standard errors of the look to allow for; 0 ignores its uncertainty.",
+        meaning="Standard errors of the first measurement to allow for; 0 ignores its uncertainty.",
     )
     if common.following is None and len(common.names) > 2:
         four.selectbox(

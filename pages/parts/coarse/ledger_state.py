@@ -21,7 +21,7 @@ from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
 # `state_text` ends with one of these texts if the user must still choose an analysis, or must
 # still measure the rest of the chosen one.
-WAITING = ("waits for a decision", "waits for the remainder")
+WAITING = ("waits for a decision", "waits for the next measurement")
 
 
 def look_job(book: Ledger, key: str) -> str:
@@ -127,7 +127,7 @@ def draw_choices(steps: Steps) -> None:
         )
     if steps.choice is not None and steps.choice.option == STOP:
         st.info(
-            "Only the look is released. You can still choose an option and pay its remainder.",
+            "Only the first measurement is released. You can still choose an option and complete it.",
             icon="✋",
         )
 
@@ -140,7 +140,7 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
     spend = dataset_form.spent(book, key)
     job_widget.receipt(
         look_job(book, key),
-        f"Looked at {spend.dataset} on {dataset_form.time_text(spend.utc)}, for"
+        f"{spend.dataset} was measured on {dataset_form.time_text(spend.utc)}, for"
         f" {dataset_form.charge(book, spend)}, ledger row {spend.seq}. Viewing it again spends"
         " nothing.",
         icon="🔭",
@@ -156,7 +156,7 @@ def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> S
     notes = book.notes(kind="rule", key=key)
     if not notes:
         if common is not None:
-            st.caption("No rule was recorded with this look; the default rule is shown.")
+            st.caption("No rule was recorded with this measurement; the default rule is shown.")
         return None
     text = json.loads(notes[0].note)
     primary = text["primary"] if isinstance(text["primary"], str) else ""
@@ -167,7 +167,7 @@ def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> S
     if rule is not None:
         st.caption(
             escape_markdown(
-                f"Rule recorded with the look (ledger row {notes[0].seq}):"
+                f"Rule recorded with the first measurement (ledger row {notes[0].seq}):"
                 f" {figures.rule_summary(rule)}"
             )
         )

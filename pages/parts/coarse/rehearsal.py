@@ -68,7 +68,7 @@ def draw(
     with right.container(horizontal=True):
         is_done = job_queue.find(key) is not None
         buttons.button(
-            "Rehearse the look",
+            "Rehearse the first measurement",
             start_look,
             common,
             key,
@@ -80,7 +80,7 @@ def draw(
         next_button(is_done)
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
-    finished_job = job_widget.job(key, label="Rehearsed look")
+    finished_job = job_widget.job(key, label="Rehearsed first measurement")
     if finished_job is None:
         if job_queue.find(key) is None:
             st.info(
@@ -130,13 +130,13 @@ def _step(
     depth : number of earlier choices in the chain.
     """
     measured_look = load_rehearsal(common.look, look_file)
-    st.subheader("Result of the look" if depth == 0 else f"Look {depth + 1}")
+    st.subheader("Result of the first measurement" if depth == 0 else f"Measurement {depth + 1}")
     rule = candidates_form.rule(common, settings)
     if rule is None:
         return
     decision = views.look(rule, measured_look, key=f"coarse_rehearsed_{depth}")
     verdict = views.verdict_option(decision, common)
-    st.subheader("Remainder")
+    st.subheader("Next measurement")
     index = decision.choice if decision.choice is not None else 0
     if verdict == views.STOP:
         st.info(
@@ -153,7 +153,7 @@ def _step(
     )
     step_key = f"{key}|{option}"
     buttons.button(
-        "Rehearse the remainder",
+        "Rehearse the next measurement",
         begin,
         step_key,
         tasks.rehearse_rest,
@@ -166,7 +166,7 @@ def _step(
         place=right,
         width="stretch",
     )
-    finished_job = job_widget.job(step_key, label="Rehearsed remainder")
+    finished_job = job_widget.job(step_key, label="Rehearsed next measurement")
     if finished_job is None:
         return
     if common.following is not None and option == common.names[-1]:
@@ -181,6 +181,6 @@ def _step(
         )
         return
     measurement = load_rehearsal(common.options[common.position(option)], finished_job.result)
-    st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option} (look + remainder)')}**")
+    st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option} (both measurements)')}**")
     records = results_view.simulated_records(measurement.plan.schema.to_json(), rows, seed)
     views.answers(measurement, key=f"coarse_done_{depth}", records=records)

@@ -35,7 +35,7 @@ def _looks(book: Ledger, dataset: str) -> None:
     ]
     for number, text in unfinished_looks:
         left, right = st.columns([4, 1], vertical_alignment="center")
-        left.info(escape_markdown(f"Look {number + 1} of {text}."), icon="🔭")
-        if right.button("Open this look", key=f"past_look_{number}", width="stretch"):
+        left.info(escape_markdown(f"First measurement {number + 1} of {text}."), icon="🔭")
+        if right.button("Open this measurement", key=f"past_look_{number}", width="stretch"):
             two_stage_view.open_look(keys[number])
             st.switch_page(page_layout.page("Coarse or fine").file)

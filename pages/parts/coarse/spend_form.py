@@ -92,11 +92,11 @@ def confirm_look(
         figure_view.table(
             figures.spend_table(common),
             name="coarse_spends",
-            alt="Spend of look and remainder, by option",
+            alt="Spend of both measurements, by option",
         )
     if attempt > 1:
         st.warning(
-            f"This look was already taken. Attempt {attempt} draws new noise and costs the same"
+            f"This measurement was already taken. Attempt {attempt} draws new noise and costs the same"
             " again."
         )
     st.info(
@@ -104,7 +104,7 @@ def confirm_look(
         icon="🙋",
     )
     release_form.confirmation(
-        f"Look: spend {budgets.amount(look_pcost, status.definition)}",
+        f"Measure: spend {budgets.amount(look_pcost, status.definition)}",
         start_look,
         book,
         common,
@@ -117,7 +117,7 @@ def confirm_look(
         field="coarse_confirmation",
         reason=_reason(status, source, common, needed=figures.least_total(common)),
     )
-    st.caption("The ledger records the rule with the look.")
+    st.caption("The ledger records the rule with the first measurement.")
 
 
 def confirm_remainder(
@@ -139,15 +139,16 @@ def confirm_remainder(
     remainder = steps.common.residuals[steps.common.position(option)]
     if steps.lost:
         show_error(
-            "The remainder was paid for, but its result was not saved (attempts"
+            "The next measurement was paid for, but its result was not saved (attempts"
             f" {', '.join(map(str, steps.lost))}). Another program may still be running it;"
             " otherwise it is lost, and repeating it spends again."
         )
         if not st.checkbox(
-            "Repeat the remainder with new noise (spends again)", key=f"coarse_redraw_{attempt}"
+            "Repeat the next measurement with new noise (spends again)",
+            key=f"coarse_redraw_{attempt}",
         ):
             return
-    show_job(ledger_state.finish_job(book, key, attempt), "Remainder")
+    show_job(ledger_state.finish_job(book, key, attempt), "Next measurement")
     if steps.is_interrupted:
         st.warning(
             "This paid step was interrupted. Finish it with the same records; this spends nothing"
@@ -157,7 +158,7 @@ def confirm_remainder(
     charge = bool(remainder.blocks and not steps.is_interrupted) and st.checkbox(
         f"{tasks.CHARGE_LABEL}, {budgets.amount(separate_spend, status.definition)}",
         key=f"coarse_charge_{attempt}",
-        help=("Without this, a remainder on changed records is refused."),
+        help=("Without this, changed records are refused."),
     )
     if steps.is_interrupted:
         spend = 0.0
@@ -174,9 +175,9 @@ def confirm_remainder(
     budgets.sum_note(is_pure=status.definition.unit == "epsilon")
     paid = [dataset_form.spent(book, step).pcost for step in paid_steps]
     in_all = budgets.amount(math.fsum([*paid, spend]), status.definition)
-    label = f"Measure the remainder: {'at most ' if charge else ''}{in_all} in all"
+    label = f"Next measurement: {'at most ' if charge else ''}{in_all} in all"
     release_form.confirmation(
-        "Finish the remainder: spend nothing more" if steps.is_interrupted else label,
+        "Finish the measurement: spend nothing more" if steps.is_interrupted else label,
         start_finish,
         book,
         key,

@@ -57,13 +57,17 @@ def draw_waiting(past: str) -> None:
         states = ledger_state.waiting(book, dataset)
     if not states:
         return
-    heading = f"**{pluralize(len(states), 'unfinished look')} at {escape_markdown(dataset)}:** "
+    heading = f"**{pluralize(len(states), 'unfinished release')} of {escape_markdown(dataset)}:** "
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
         st.markdown(heading + "; ".join(map(escape_markdown, states.values())), width="content")
         if len(states) == 1:
-            buttons.button("Show the look", open_look, next(iter(states)), key="coarse_waiting")
+            buttons.button(
+                "Show the measurement", open_look, next(iter(states)), key="coarse_waiting"
+            )
         else:
-            buttons.button("Show the looks", wizard.open_step, STEP, past, key="coarse_waiting")
+            buttons.button(
+                "Show the measurements", wizard.open_step, STEP, past, key="coarse_waiting"
+            )
 
 
 def take_look(
@@ -91,7 +95,7 @@ def take_look(
         job = ledger_state.look_job(
             book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt)
         )
-        spend_form.show_job(job, "Look")
+        spend_form.show_job(job, "First measurement")
         if not spend_form.running(job):
             records_form.draw_missing_upload(file_step, key=STEP)
             spend_form.confirm_look(book, common, status, source, attempt, settings)
@@ -110,7 +114,7 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
     """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):
-        spend_form.show_job(job, "Look")
+        spend_form.show_job(job, "First measurement")
         return
     if ledger_state.stored_steps(book, key) is None:
         return
@@ -121,10 +125,10 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
         book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
     ):
         st.info(
-            escape_markdown(f"This look was taken on {ledger_state.state_text(book, key)}."),
+            escape_markdown(f"This measurement was taken on {ledger_state.state_text(book, key)}."),
             icon="🔭",
         )
-        buttons.button("Show the look", open_look, key, key="coarse_show", type="primary")
+        buttons.button("Show the measurement", open_look, key, key="coarse_show", type="primary")
 
 
 def past_looks() -> None:
@@ -139,18 +143,20 @@ def past_looks() -> None:
     dataset_form.remember(status)
     keys = stepwise.looks(book, status.dataset)
     if not keys:
-        st.info(escape_markdown(f"No looks at {status.dataset} yet."), icon="🔭")
+        st.info(escape_markdown(f"No first measurements of {status.dataset} yet."), icon="🔭")
         return
     states = [ledger_state.state_text(book, key) for key in keys]
     unfinished = [i for i, text in enumerate(states) if "finished" not in text]
     number = st.selectbox(
-        "Look",
+        "First measurement",
         range(len(keys)),
         index=unfinished[-1] if unfinished else len(keys) - 1,
         format_func=lambda i: f"{i + 1}: {states[i]}",
         key=f"coarse_list_{len(keys)}",
     )
-    buttons.button("Show the look", open_look, keys[number], key="coarse_show", type="primary")
+    buttons.button(
+        "Show the measurement", open_look, keys[number], key="coarse_show", type="primary"
+    )
 
 
 def draw_look(key: str, leave: Mapping[str, str]) -> None:
@@ -160,15 +166,19 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
     """
     book = dataset_form.ledger_of_form()
     if book is None:
-        wizard.result_header("Look", leave, name=NAME, step_key=STEP, anew=FIELDS)
-        st.info("To continue, open the ledger of this look under Past looks.", icon="🗂️")
+        wizard.result_header("First measurement", leave, name=NAME, step_key=STEP, anew=FIELDS)
+        st.info(
+            "To continue, open the ledger of this measurement under Past measurements.", icon="🗂️"
+        )
         return
     with show_errors():
         dataset = dataset_form.spent(book, key).dataset
         dataset_form.remember(book.status(dataset))
-        wizard.result_header(f"Look at {dataset}", leave, name=NAME, step_key=STEP, anew=FIELDS)
+        wizard.result_header(
+            f"Coarse or fine for {dataset}", leave, name=NAME, step_key=STEP, anew=FIELDS
+        )
         if spend_form.running(ledger_state.look_job(book, key)):
-            spend_form.show_job(ledger_state.look_job(book, key), "Look")
+            spend_form.show_job(ledger_state.look_job(book, key), "First measurement")
             return
         _draw_stages(book, _stages(book, key))
 
@@ -202,7 +212,9 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
         ledger_state.draw_summary(book, stages)
         name = f"coarse_released_{len(stages) - 1}"
         views.answers(state.finished, key=name, ledger=str(book.path))
-        with st.expander("Look, rule and decision", key="coarse_past", on_change="rerun") as fold:
+        with st.expander(
+            "First measurement, rule and decision", key="coarse_past", on_change="rerun"
+        ) as fold:
             if fold.open:
                 ledger_state.draw_look_receipt(book, first_key)
                 ledger_state.recorded_rule(book, first_key, stages[0][1].common)
@@ -265,7 +277,7 @@ def _draw_decided_looks(book: Ledger, first_key: str, stages: Sequence[tuple[str
 
 
 def _title(number: int) -> str:
-    return "Result of the look" if number == 0 else f"Look {number + 1}"
+    return "Result of the first measurement" if number == 0 else f"Measurement {number + 1}"
 
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
@@ -290,13 +302,13 @@ def _finish(book: Ledger, key: str, state: Steps, paid_steps: Sequence[str]) -> 
     for number in range(1, attempt + 1):
         job = ledger_state.finish_job(book, key, number)
         if spend_form.running(job):
-            spend_form.show_job(job, "Remainder")
+            spend_form.show_job(job, "Next measurement")
             return
-    st.subheader("Remainder", anchor=False)
+    st.subheader("Next measurement", anchor=False)
     look, previous_source = state.common.look, records(state.common)
     title = previous_source.title
     with st.expander(
-        f"Records: {escape_markdown(title)}" if title else "Records of the look",
+        f"Records: {escape_markdown(title)}" if title else "Records of the first measurement",
         expanded=bool(previous_source.missing),
     ):
         source = records_form.source(look.budget.rows_per_person, look.schema.person)
@@ -335,7 +347,7 @@ def _decide(
     options = [*common.names] if has_stopped else [*common.names, STOP]
     proposed = options.index(verdict) if verdict in options else 0
     labels = {name: f"Choose {figures.in_screen_words(name)}" for name in common.names} | {
-        STOP: "Stop; release only the first look"
+        STOP: "Stop; release only the first measurement"
     }
     labels[verdict] += " (by the rule)"
     option = st.radio(

@@ -41,7 +41,7 @@ def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decisio
         "Share of reliable cells": lambda: figure_view.picture(
             figures.shares_above_picture(rule, measurement), key=f"{key}_shares"
         ),
-        "Answers of the look": lambda: results_view.browse(
+        "Answers of this measurement": lambda: results_view.browse(
             measurement, key=f"{key}_look", name=f"{key}_look"
         ),
     }

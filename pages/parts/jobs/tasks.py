@@ -44,14 +44,14 @@ Progress = Callable[[float, str], bool]
 AGAIN = "Release again with new noise (spends again)"
 OTHER_RECORDS = f"To release these records, tick “{AGAIN}”, or register another dataset."
 
-REPEAT_LABEL = "Look again with new noise (spends again)"
+REPEAT_LABEL = "Measure again with new noise (spends again)"
 OTHER_LOOK = (
-    f"To look at these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
-    " stored look is under 'Past looks'."
+    f"To measure these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
+    " stored first measurement is under 'Past measurements'."
 )
-CHARGE_LABEL = "The records have changed since the look: charge this step separately"
+CHARGE_LABEL = "The records have changed since the first measurement: charge this step separately"
 CHANGED_RECORDS = (
-    f"Nothing was spent. Choose the records of the look, or tick “{CHARGE_LABEL}”, which shows the"
+    f"Nothing was spent. Choose the records of the first measurement, or tick “{CHARGE_LABEL}”, which shows the"
     " cost."
 )
 
@@ -371,7 +371,7 @@ def rehearse_rest(
     """
     common_plan = CommonPlan.from_json(common)
     records = synthetic(common_plan.look.schema, rows, seed)
-    progress(0.2, "Measuring the remainder")
+    progress(0.2, "Measuring what the analysis still needs")
     measurement = stepwise.rehearse_finish(
         common_plan,
         load_rehearsal(common_plan.look, look_file),

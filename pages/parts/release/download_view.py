@@ -80,7 +80,7 @@ def downloads(
             width="stretch",
         )
     if not has_package:
-        st.caption("A look has no separate package.")
+        st.caption("A first measurement has no separate package.")
         return
     columns[2].download_button(
         "Plan (JSON)",

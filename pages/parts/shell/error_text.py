@@ -34,7 +34,7 @@ LABELS = {
     "neighbours=replace_one": "“Protect: a person's values”",
     "neighbours": "“Protect: {}”",
     "objective": "the objective {}",
-    "on_changed": "“The records have changed since the look: charge this step separately”",
+    "on_changed": "“The records have changed since the first measurement: charge this step separately”",
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
     "other": "“other”",

@@ -25,8 +25,8 @@ RULE = "2. Rule"
 REHEARSE = "3. Rehearse"
 FILE = "4. File"
 PAYER = "5. Who pays"
-LOOK = "6. Look"
-PAST = "Past looks"
+LOOK = "6. Measure"
+PAST = "Past measurements"
 
 
 @cache

@@ -40,11 +40,11 @@ def test_coarse_page_without_schema_offers_example() -> None:
 
 def test_coarse_page_asks_one_question_per_step() -> None:
     session = open_page()
-    assert "Which analyses are possible" in session.text()
+    assert "Not sure whether fine tables" in session.text()
     session.press("Next: Rule")
     assert "When are the counts large enough" in session.text()
     assert "Set the rule first" in session.text()
-    assert "Which analyses are possible" not in session.text()
+    assert "Not sure whether fine tables" not in session.text()
 
 
 def test_coarse_page_shows_shares_and_rule() -> None:
@@ -108,7 +108,7 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     assert "Choose 2-way: " in session.text()
     session.set(coarse_rehearsed_0_view="Share of reliable cells")
     assert "Share of reliable cells" in session.text()
-    session.set(coarse_rehearsed_0_view="Answers of the look")
+    session.set(coarse_rehearsed_0_view="Answers of this measurement")
     assert list(answers_on_page(session, -1)) == ["query", "answer", "std", "low", "high"]
     wait(session.press("coarse_rest_0"))
     assert "Rehearsed answers of 2-way" in session.text()

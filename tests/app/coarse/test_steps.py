@@ -68,15 +68,15 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     assert find_button(session, "coarse_look").disabled
     assert "choose the records" in session.text()
     session.set(coarse_step=FILE).set(records_path=str(records)).press("Next: Who pays")
-    assert "Together with the second measurement (remainder), it costs" in session.text()
-    session.press("Next: Look")
+    assert "Together with the second measurement, it costs" in session.text()
+    session.press("Next: Measure")
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
         assert find_button(session, "coarse_look").disabled
     assert not find_button(session.set(coarse_confirmation="office"), "coarse_look").disabled
-    table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
+    table = next(d.value for d in session.app.dataframe if "first (now)" in d.value)
     for look, rest, total in zip(
-        table["look (now)"], table["remainder (later)"], table["analysis alone"], strict=True
+        table["first (now)"], table["second (later)"], table["analysis alone"], strict=True
     ):
         assert Decimal(look) + Decimal(rest) == Decimal(total)
     assert row_kinds(ledger) == []
@@ -100,7 +100,7 @@ def test_coarse_steps_requested_twice_run_once(
     wait(session)
     wait(other)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule"]
-    assert "Looked at office" in session.text()
+    assert "office was measured on" in session.text()
     assert "Rows read 3,000 = counted 3,000 + dropped 0" in session.text()
     assert "Choose 2-way: " in session.text()
     assert "(by the rule)" in find_decision(session).options[1]
@@ -122,7 +122,7 @@ def test_coarse_steps_requested_twice_run_once(
     assert f"{spent_pcosts(ledger)[0]:f} + {spent_pcosts(ledger)[1]:f}" in session.text()
     session.set(coarse_past=False)
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
-    summary = "was '2-way', after a first look"
+    summary = "was '2-way', after a first measurement"
     for one in (session, other, show_look(open_look_step(ledger, records))):
         assert summary in one.text()
         pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_first_group(stored))
@@ -131,13 +131,13 @@ def test_coarse_steps_requested_twice_run_once(
     package = ledger.path.parent / "release.zip"
     package.write_bytes(downloads["release_answers.zip"]())
     assert main(["verify", "--ledger", str(ledger.path), "--package", str(package)]) == 0
-    session.press("New look").set(coarse_step=LOOK).set(coarse_again_1=True)
+    session.press("New measurement").set(coarse_step=LOOK).set(coarse_again_1=True)
     assert "Attempt 2 draws new noise" in session.text()
 
 
 def test_new_look_starts_with_default_rule_and_analyses(ledger: Ledger, records: Path) -> None:
     session = run_look(ledger, records, snr=7.0, share=0.3)
-    session.set(coarse_real_0_view="Share of reliable cells").press("New look")
+    session.set(coarse_real_0_view="Share of reliable cells").press("New measurement")
     assert session.app.session_state["coarse_step"] == ANALYSES
     assert "at least 5 standard errors" in session.set(coarse_step=RULE).text()
     assert session.app.number_input(key="coarse_share").value == 0.5
@@ -151,24 +151,26 @@ def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: P
     for job in list(job_queue._JOBS):
         job_queue.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
-    assert "1 unfinished look at office" in session.text()
+    assert "1 unfinished release of office" in session.text()
     session.set(coarse_step=PAST)
     assert "1-way or 2-way; waits for a decision" in " ".join(
         session.app.selectbox(key="coarse_list_1").options
     )
     session.press("coarse_show")
-    assert "1 unfinished look at office" not in session.text()
+    assert "1 unfinished release of office" not in session.text()
     assert "must reach 7 standard errors" in session.text()
     assert "above 7 standard errors" in session.text()
     record_decision(session)
     (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
     assert '"snr": 7.0' in note.note
     again = Session().go("coarse").set(coarse_step=PAST, ledger_path=str(ledger.path))
-    assert "waits for the remainder" in " ".join(again.app.selectbox(key="coarse_list_1").options)
+    assert "waits for the next measurement" in " ".join(
+        again.app.selectbox(key="coarse_list_1").options
+    )
     again.press("coarse_show").set(records_how="File on the server")
     run_finish(again.set(records_path=str(records)))
     assert "as much as this analysis alone" in again.text()
-    again.press("Past looks")
+    again.press("Past measurements")
     assert "chosen, finished" in " ".join(again.app.selectbox(key="coarse_list_1").options)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
@@ -196,8 +198,10 @@ def test_stop_decision_can_be_replaced_by_option(
     record_decision(session)
     assert "was to stop" in session.text()
     assert "Stop was chosen by the rule" in session.set(coarse_seen_0=True).text()
-    assert "Only the look is released. It cost ε" in session.text()
-    assert "Only the look is released. It cost ε" in downloads["decision.txt"]().decode()
+    assert "Only the first measurement is released. It cost ε" in session.text()
+    assert (
+        "Only the first measurement is released. It cost ε" in downloads["decision.txt"]().decode()
+    )
     assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
     session.set(coarse_stopped_0_tab="Download")
@@ -220,14 +224,14 @@ def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -
     good = records.read_bytes()
     records.write_text("a,b\n1,2\n", encoding="utf-8")
     session = run_look(ledger, records)
-    assert "Look:" in session.errors()
+    assert "First measurement:" in session.errors()
     assert row_kinds(ledger) == []
     records.write_bytes(good)
     wait(session.set(coarse_confirmation="office").press("coarse_look"))
     record_decision(session)
     records.unlink()
     run_finish(wait(session.run(session.app)))
-    assert "Remainder:" in session.errors()
+    assert "Next measurement:" in session.errors()
     assert len(spent_pcosts(ledger)) == 1
     records.write_bytes(good)
     run_finish(wait(session.run(session.app)))
@@ -239,8 +243,11 @@ def test_remainder_of_other_records_is_refused_without_pcost(ledger: Ledger, rec
     synthetic(SCHEMA, 3000, seed=4).to_csv(records, index=False)
     run_finish(wait(session.run(session.app)))
     error = session.errors()
-    assert "Remainder:" in error
-    assert "tick “The records have changed since the look: charge this step separately”" in error
+    assert "Next measurement:" in error
+    assert (
+        "tick “The records have changed since the first measurement: charge this step separately”"
+        in error
+    )
     assert "pcost" not in error
     assert len(spent_pcosts(ledger)) == 1
 
@@ -253,7 +260,7 @@ def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path)
         session = open_look_step(ledger, chosen)
         assert any(b.key == "coarse_show" for b in session.app.button) == is_shown
         assert ("not the records" in session.errors()) != is_shown
-    assert "'Past looks'" in session.errors()
+    assert "'Past measurements'" in session.errors()
     assert "coarse_record" not in str([b.key for b in session.app.button])
     session.set(coarse_step=PAST).press("coarse_show")
     assert "Choose 2-way: " in session.text()
@@ -285,7 +292,7 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
     assert "coarse_finish" not in [b.key for b in session.app.button]
     run_finish(session.set(coarse_redraw_2=True))
     total = budgets.amount(float(sum(spent_pcosts(ledger))), TotalDefinition())
-    assert f"everything after it cost {total}, while this analysis alone" in session.text()
+    assert f"All measurements together cost {total}, while this analysis alone" in session.text()
     assert "This includes 2 paid attempts whose result was lost." in session.text()
 
 
@@ -301,7 +308,7 @@ def test_interrupted_rest_is_finished_without_cost(
     session.run(session.app)
     assert "spends nothing more" in str([w.value for w in session.app.warning])
     label = find_button(session, "coarse_finish").label
-    assert label == "Finish the remainder: spend nothing more"
+    assert label == "Finish the measurement: spend nothing more"
     run_finish(session)
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
@@ -327,7 +334,7 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
     for number in range(2, len(workloads)):
         run_finish(record_decision(session))
         assert not session.errors()
-        assert any(f"Look {number}" in s.value for s in session.app.subheader)
+        assert any(f"Measurement {number}" in s.value for s in session.app.subheader)
     run_finish(record_decision(session))
     session.set(coarse_past=True)
     assert f"Spent in {len(workloads)} steps" in session.text()
@@ -341,7 +348,7 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
         plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8
     )
     assert sum(spent_pcosts(ledger)) == Decimal(repr(finest.pcost))
-    session.press("Past looks")
+    session.press("Past measurements")
     (line,) = session.app.selectbox(key="coarse_list_1").options
     assert " or ".join(workloads) in line
     assert "chosen, finished" in line

@@ -156,7 +156,7 @@ def test_ledger_lists_releases_without_a_plan(
         )
         again.press("Past releases").set(dataset="other")
         assert len(again.app.selectbox(key="past_release").options) == 2
-        assert "Look 1 of" in again.text()
+        assert "First measurement 1 of" in again.text()
         assert "waits for a decision" in again.text()
         again.press("open_result")
         pd.testing.assert_frame_equal(
@@ -171,7 +171,9 @@ def test_ledger_lists_releases_without_a_plan(
     )
     session.press("Past releases").press("past_look_0")
     session.app.switch_page("pages/coarse.py")
-    assert "Result of the look" in " ".join(s.value for s in session.run(session.app).app.subheader)
+    assert "Result of the first measurement" in " ".join(
+        s.value for s in session.run(session.app).app.subheader
+    )
     assert len([k for k in row_kinds(ledger) if k == "spend"]) == 4
 
 
