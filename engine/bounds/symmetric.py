@@ -354,8 +354,8 @@ class SymmetricPairs:
     def _inside(self, d: int, terms: Terms, state: State) -> tuple[float, Backpropagate]:
         """Return the nuclear norm of queries on d attributes, which all have the basis functions K.
 
-        The second result is a function of the derivative of a quantity by this norm.  It adds the
-        derivatives of the quantity to ``state``.
+        The second result is a function that adds the derivatives of a quantity to ``state``.  Its
+        argument is the derivative of this quantity with respect to the norm.
         """
         blocks = sectors(
             d, self.k if terms.single or terms.pair else 1, terms, state, self.attribute_class

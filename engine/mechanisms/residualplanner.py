@@ -409,7 +409,13 @@ class ResidualPlannerPlus(ResidualMechanism):
         object.__setattr__(self, "base", dict(self.base))
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return the query family of the base workload of every attribute."""
+        """Return the base family of every attribute.
+
+        The option ``base`` takes precedence.  For all other attributes, the base family is the most
+        frequent one of the prefix, range, circular and marginal families on the attribute alone.
+        Without such a family it is the prefix family for a numeric attribute, and otherwise the
+        marginal.
+        """
         family_counts: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
         for group in workload.groups:
             for part in group.parts:

@@ -319,9 +319,10 @@ class _Changes:
         row_starts = [rows.take(candidates) * self.n_codes for rows in self.rows]
         for table, starts in zip(self.tables, row_starts, strict=True):
             for cells in (starts + values, starts + best):
-                # Changes are applied by descending gain.  Each earlier change that leaves the cell
-                # that this one leaves, or enters the cell that it enters, reduces the gain by 2 w.
-                # Changes in the opposite direction would increase it; they are ignored.
+                # Changes are applied by descending gain.  If two records leave the same cell, or
+                # enter the same cell, the first change reduces the gain of the second by 2 w.  If
+                # one record leaves a cell that another enters, gains would increase; this is
+                # ignored.
                 weights = table.weights.ravel().take(cells)
                 gains -= 2.0 * weights * _ranks(cells, table.weights.size)
         applied = np.flatnonzero(gains > MIN_GAIN)
