@@ -525,7 +525,7 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     weights = np.sqrt(precision) * noise
     # If the weights are an outer product with one vector per factor, the rows of each factor are
     # multiplied by its vector, so that the block needs no row weights.
-    factor_weights = _separated(weights)
+    factor_weights = _outer_factors(weights)
     if factor_weights is None:
         return replace(other, factors=tuple(factors), noise=noise, weights=weights)
     weighted = [
@@ -535,7 +535,7 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     return replace(other, factors=tuple(weighted), noise=noise)
 
 
-def _separated(weights: Array) -> list[Array] | None:
+def _outer_factors(weights: Array) -> list[Array] | None:
     """Return vectors whose outer product is ``weights``, up to rounding errors.
 
     The result is None if ``weights`` is not an outer product.

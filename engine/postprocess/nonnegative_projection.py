@@ -144,13 +144,13 @@ class _Multipliers:
         """Weight g of the contrast of the table."""
         return _weight(self.axes)
 
-    def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the part of g times the contrast of ``point`` that comes from its mean tables.
+    def mean_terms(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
+        """Return the terms of g times the contrast of ``point``, except g times ``point`` itself.
 
-        The contrast of ``point`` is ``point`` plus one term per proper subset of ``axes``.  The
-        term is the mean table on the subset, with an alternating sign.  The result maps each proper
-        subset to g times its term, multiplied by the number of cells per mean.  `add_lower` divides
-        by this number.
+        A contrast is the table plus one term per proper subset of ``axes``: the mean table on the
+        subset, with an alternating sign.  The terms in the result are multiplied by the number of
+        cells per mean, because `add_lower` divides by this number.  ``means`` is the result of
+        `means`.
         """
         terms = {}
         for inside, values in means.items():
@@ -399,7 +399,7 @@ def _apply_multipliers(
     The contrast of a set grows by its weight g times the contrast of the multipliers of its table.
     """
     for axes, dual in duals.items():
-        add_lower(contrasts[axes], axes, dual.lower_contrast(means[axes]))
+        add_lower(contrasts[axes], axes, dual.mean_terms(means[axes]))
         contrasts[axes].reshape(-1)[dual.cells] += dual.weight * dual.point
         # The sums of a contrast along each axis must be 0, but the steps have accumulated rounding
         # errors.
@@ -481,7 +481,7 @@ def _table_at(
     projected_lower : result of `_lower_contrasts`.
     means : means of the multipliers of this table on the subsets of its attributes.
     """
-    table, lower = contrast_values.copy(), dual.lower_contrast(means)
+    table, lower = contrast_values.copy(), dual.mean_terms(means)
     add_lower(
         table,
         dual.axes,

@@ -218,14 +218,14 @@ def _precision_factor(
     return 1.0 / (1.0 + observed - expected)
 
 
-def better_pairs(
+def pooled_pairs(
     evidence: Evidence,
     total: float,
     singles: Mapping[Axes, Array],
     pairs: Mapping[Axes, Array],
     triples: Sequence[Axes],
 ) -> dict[Axes, PooledResidual]:
-    """Improve the residuals of pairs by the residuals of triples that contain the pairs.
+    """Return the residuals of pairs, estimated from measured pairs and triples.
 
     See the module docstring for the model of the residual of a triple.
 
@@ -264,8 +264,10 @@ def better_pairs(
             pair_terms.append(np.expand_dims(dependence[pair], k) * spread_along(q[axis], k, 3))
         product = total * np.multiply.outer(np.multiply.outer(q[axes[0]], q[axes[1]]), q[axes[2]])
         deviation = estimate.cells - product - sum(pair_terms)
-        excess, errors = noise_excess(deviation, estimate.variance, estimate.rank)
-        weights = _triple_weights(singles, axes, total, estimate, excess if errors > 1.0 else 0.0)
+        excess, excess_sd = noise_excess(deviation, estimate.variance, estimate.rank)
+        weights = _triple_weights(
+            singles, axes, total, estimate, excess if excess_sd > 1.0 else 0.0
+        )
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             if pair in sums:

@@ -87,7 +87,7 @@ class Published:
         to the same queries.
     fit : "shrunk", "nonnegative" or "none", see `publish`.
     contrasts : mapping from attribute sets, as positions in ``names``, to the components of which
-        the tables are sums, see `engine.postprocess.residual_estimates`.
+        the fitted tables are sums, see `engine.postprocess.residual_estimates`.
     names : the attributes with more than one cell.
     people : synthetic records, shape (people, attributes), whose counts are the tables; None if the
         tables are not integer.
@@ -149,7 +149,7 @@ class Published:
         """Return a table in counts on any attributes, even if no group contains all of them.
 
         Shape (n_1, ..., n_k).  If a group contains all attributes, the result is the published
-        table.  Otherwise the result has the published margins and no interaction of more
+        table.  Otherwise the result has the margins of the fitted tables and no interaction of more
         attributes.  Its cells may be negative.  Use it for simulations, and do not publish it.
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
@@ -231,7 +231,7 @@ class Published:
         progress : called with the share of the work done and a message; False cancels.
         resume : see `publish`.
 
-        Guarantee: a deterministic function of the published tables and ``n``, so that it costs no
+        Guarantee: a deterministic function of released numbers and ``n``, so that it costs no
         privacy.  If the tables are integer and ``n`` is their total, they are the counts of the
         returned records.  Records are simulated: no row is a person.  Counts on attributes that no
         group contains together are not estimates.

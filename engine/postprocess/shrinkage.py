@@ -69,7 +69,7 @@ from engine.postprocess.nonnegative_projection import (
 from engine.postprocess.partial_pooling import (
     TRIPLE_ROUNDS,
     PooledResidual,
-    better_pairs,
+    pooled_pairs,
     single_tables,
 )
 from engine.postprocess.residual_estimates import (
@@ -244,9 +244,9 @@ def shrink_table(
     if estimate is None or estimate.rank == 0:
         return table
     gap = estimate.cells - estimate.projection.of(table)
-    excess, errors = estimate.noise_excess(gap)
+    excess, excess_sd = estimate.noise_excess(gap)
     if expected_excess is None:
-        if errors < MIN_SIGNAL_SD.get(len(axes), MIN_SIGNAL_SD_DEFAULT):
+        if excess_sd < MIN_SIGNAL_SD.get(len(axes), MIN_SIGNAL_SD_DEFAULT):
             return table
     elif expected_excess <= NEGLIGIBLE_EXCESS * estimate.variance:
         return table
@@ -601,7 +601,7 @@ def _low_order_tables(
         for _ in range(TRIPLE_ROUNDS):
             singles = {a: tables[a] for a in by_order[1]}
             pairs = {a: tables[a] for a in by_order[2]}
-            residuals = better_pairs(estimates, total, singles, pairs, triples)
+            residuals = pooled_pairs(estimates, total, singles, pairs, triples)
             tables |= _two_way(estimates, total, tables, by_order[2], residuals)
             tell(0.1, "Deriving pairs from triples")
         tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
@@ -798,16 +798,17 @@ def _two_way(
             references[axes] = max_entropy_table(axes, margins[axes], possible)
     plain = {axes: references[axes] for axes in fitted if axes in residuals}
     excesses = expected_deviations(pooled, plain)
-    errors = {
+    # excess of the distance from the reference over pure noise, in standard deviations
+    signals = {
         a: pooled[a].noise_excess(pooled[a].cells - pooled[a].projection.of(m))[1]
         for a, m in plain.items()
     }
-    significant = sum(e >= SIGNIFICANT_SD for e in errors.values())
+    n_significant = sum(signal >= SIGNIFICANT_SD for signal in signals.values())
     choice_threshold = MIN_CHOICE_SD
-    if significant >= MIN_SIGNAL_SHARE * len(errors):
+    if n_significant >= MIN_SIGNAL_SHARE * len(signals):
         choice_threshold = -math.inf
     for axes in fitted:
-        deviates = mediated is not None and errors.get(axes, 0.0) >= choice_threshold
+        deviates = mediated is not None and signals.get(axes, 0.0) >= choice_threshold
         out[axes] = shrink_table(
             axes,
             pooled.get(axes),

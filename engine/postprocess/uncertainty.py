@@ -136,7 +136,7 @@ def residual_posteriors(
     contrasts of the published tables.
     """
     references, excesses_of, bounds = dict[Axes, Array](), dict[Axes, float](), dict[Axes, float]()
-    for axes, reference, excess, margins in _excess_dispersions(estimates, contrasts):
+    for axes, reference, excess, margins in _noise_excesses(estimates, contrasts):
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
         if bound > 0.0:
             references[axes], excesses_of[axes], bounds[axes] = reference, excess, bound
@@ -171,7 +171,7 @@ def residual_posteriors(
     return posteriors
 
 
-def _excess_dispersions(
+def _noise_excesses(
     estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
     """Yield (axes, reference, excess, margins) for every measured set of two or more attributes.
@@ -205,7 +205,7 @@ def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dic
     The remaining weight is that of the reference, which smaller tables predict.
     """
     shares = {}
-    for axes, reference, excess, _ in _excess_dispersions(estimates, contrasts):
+    for axes, reference, excess, _ in _noise_excesses(estimates, contrasts):
         estimate = estimates.residuals[axes]
         scale = reference.size / estimate.rank
         prior = scale * max(0.0, excess) / float(contrasts[()]) * reference

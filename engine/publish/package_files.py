@@ -109,14 +109,14 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
             if not 0 < start <= stop <= len(content):
                 raise ValueError(f"{path.name} has pages outside the file")
             reader = _Reader(content, start)
-            while reader.place < stop:
+            while reader.position < stop:
                 fields = reader.struct()
                 uncompressed = fields.get(UNCOMPRESSED, -1)
                 compressed = fields.get(COMPRESSED, -1)
                 if uncompressed < 0 or compressed < 0:
                     raise ValueError(f"{path.name} has a page without a size")
                 total += uncompressed
-                reader.place += compressed
+                reader.position += compressed
                 if total > max_bytes:
                     raise ValueError(
                         f"{path.name} has more uncompressed bytes than the plan allows"
@@ -140,7 +140,7 @@ class _Reader:
     """Reader of values in the compact protocol of Thrift, from a position in a file."""
 
     content: mmap.mmap
-    place: int
+    position: int
 
     def struct(self, depth: int = 0) -> dict[int, int]:
         """Read a struct; return the values of its integer fields by field number."""
@@ -163,10 +163,10 @@ class _Reader:
         elif kind in (BYTE, *BOOLEANS):
             self._byte()
         elif kind == DOUBLE:
-            self.place += 8
+            self.position += 8
         elif kind == BINARY:
             length = self._varint()
-            self.place += length
+            self.position += length
         elif kind in LISTS:
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._varint()
@@ -180,10 +180,10 @@ class _Reader:
             raise ValueError("a page header has a field of another kind")
 
     def _byte(self) -> int:
-        if not 0 <= self.place < len(self.content):
+        if not 0 <= self.position < len(self.content):
             raise ValueError("a page header leaves the file")
-        self.place += 1
-        return self.content[self.place - 1]
+        self.position += 1
+        return self.content[self.position - 1]
 
     def _varint(self) -> int:
         value = shift = 0
@@ -363,7 +363,10 @@ def max_arrays_of(plan: Plan) -> int:
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:
-    """Return the maximum size in bytes of every file in a release package of the plan, by name."""
+    """Return the largest sizes in bytes of the files in a release package of the plan, by name.
+
+    The certificate, the signature and the published tables have no entry.
+    """
     groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     text_bytes = sum(group.count * _text_bytes(group, labels) for group in groups)
@@ -442,7 +445,7 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
     Raises
     ------
     ValueError : the file has a different number of rows, an uncompressed size above ``max_bytes``,
-        or columns that are neither numbers nor texts.
+        or columns that are neither decimal numbers nor texts.
     """
     import pyarrow.parquet as pq
 
@@ -451,7 +454,7 @@ def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
     file = pq.ParquetFile(path, buffer_size=1 << 20, read_dictionary=texts)
     kinds = (pa.types.is_floating, pa.types.is_string, pa.types.is_dictionary)
     if not all(any(is_kind(field.type) for is_kind in kinds) for field in file.schema_arrow):
-        raise ValueError(f"{path.name} has columns that are neither numbers nor texts")
+        raise ValueError(f"{path.name} has columns that are neither decimal numbers nor texts")
     return file
 
 

@@ -625,7 +625,7 @@ def tables_files(
 
     measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
-    files, described, cell_tables, totals, first = [], [], [], [], 0
+    files, entries, cell_tables, totals, first = [], [], [], [], 0
     names = table_names(workload.groups)
     for number, (name, group) in enumerate(zip(names, workload.groups, strict=True)):
         frame = labelled_rows(uncertainty, number, first, rule, confidence)
@@ -636,7 +636,7 @@ def tables_files(
         pyarrow.csv.write_csv(
             text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed")
         )
-        described.append((name, group, text_table.column_names))
+        entries.append((name, group, text_table.column_names))
         if is_cells(group):
             counts = frame["published"].to_numpy()
             totals.append([name, *sums_of_counts(uncertainty.published, number, counts).values()])
@@ -650,10 +650,10 @@ def tables_files(
                 files[-1].write_text(text, encoding="utf-8-sig")
     how = _how(uncertainty, rule, confidence)
     for file, text in (
-        ("README.md", _readme(uncertainty, described, confidence)),
+        ("README.md", _readme(uncertainty, entries, confidence)),
         ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
-        ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
+        ("tables.csv-metadata.json", json.dumps(_metadata(entries), indent=1)),
         (PLAN, measurement.plan.to_json()),
         (HOW, json.dumps(how, indent=1, ensure_ascii=False)),
     ):
@@ -821,10 +821,10 @@ def _column(values: pd.Series) -> pa.Array:
 
 
 # name, group and column names of every table
-Described = list[tuple[str, Group, list[str]]]
+TableEntries = list[tuple[str, Group, list[str]]]
 
 
-def _readme(uncertainty: Uncertainty, described: Described, confidence: float) -> str:
+def _readme(uncertainty: Uncertainty, entries: TableEntries, confidence: float) -> str:
     measurement = uncertainty.published.measurement
     plan = measurement.plan
     title = (
@@ -841,11 +841,11 @@ def _readme(uncertainty: Uncertainty, described: Described, confidence: float) -
         "",
     ]
     contents = [
-        f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in described
+        f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in entries
     ]
     lines += [
         f"- {name}.csv: {markdown(text)}"
-        for (name, _, _), text in zip(described, contents, strict=True)
+        for (name, _, _), text in zip(entries, contents, strict=True)
     ]
     lines += [
         "",
@@ -862,7 +862,7 @@ def _readme(uncertainty: Uncertainty, described: Described, confidence: float) -
         "",
     ]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
-    if any(is_cells(g) for _, g, _ in described):
+    if any(is_cells(g) for _, g, _ in entries):
         lines += ["", "## Suppressed counts and sums", "", SUMS_NOTE, ""]
         lines += [f"- `{name}`: {words}" for name, words in SUMS.items()]
     lines += [
@@ -1055,10 +1055,10 @@ def registry(measurement: Measurement) -> dict[str, object]:
     }
 
 
-def _metadata(described: Described) -> dict[str, object]:
+def _metadata(entries: TableEntries) -> dict[str, object]:
     """Return the descriptions of all columns of all tables in the format CSV on the Web (W3C)."""
     tables = []
-    for name, group, columns in described:
+    for name, group, columns in entries:
         column_entries: list[dict[str, str]] = []
         for column in columns:
             data_type, description = COLUMNS.get(column, ("string", "label"))

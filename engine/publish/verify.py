@@ -229,12 +229,12 @@ SPEND_TYPES: dict[str, tuple[type, ...]] = {
     "utc": (str,),
 }
 DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
-Near = tuple[float, float]  # relative and absolute tolerance
-SUM_TOLERANCE: Near = (1e-9, 1e-12)  # sums depend on the order of additions
+Tolerance = tuple[float, float]  # relative and absolute tolerance
+SUM_TOLERANCE: Tolerance = (1e-9, 1e-12)  # sums depend on the order of additions
 # eigenvalues, and all numbers computed from strategies, differ slightly between machines; bounds
 # that a search with a time limit computes differ more
 SOLVER_TOLERANCE, SEARCH_TOLERANCE = (1e-5, 1e-5), (0.01, 0.01)
-FIELD_TOLERANCES: dict[str, Near] = {
+FIELD_TOLERANCES: dict[str, Tolerance] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
     **dict.fromkeys(("global_bound_counts", "global_gap"), SEARCH_TOLERANCE),
 }
@@ -598,18 +598,18 @@ def _same_numbers(one: Any, other: Any, std: Any) -> bool:
     return bool(((a == b) | (np.abs(a - b) <= tolerance)).all())
 
 
-def _same_fields(one: Any, other: Any, near: Near) -> bool:
-    """Return whether two values of a certificate are equal; floats may differ by ``near``."""
+def _same_fields(one: Any, other: Any, tolerance: Tolerance) -> bool:
+    """Return whether two values of a certificate are equal; floats may differ by ``tolerance``."""
     if isinstance(one, float) and isinstance(other, (int, float)) and not isinstance(other, bool):
-        return math.isclose(one, other, rel_tol=near[0], abs_tol=near[1])
+        return math.isclose(one, other, rel_tol=tolerance[0], abs_tol=tolerance[1])
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(
-            _same_fields(value, other[name], near) for name, value in one.items()
+            _same_fields(value, other[name], tolerance) for name, value in one.items()
         )
     return type(one) is type(other) and bool(one == other)
 
 
-def _text_tolerance(one: Any, other: Any) -> Near:
+def _text_tolerance(one: Any, other: Any) -> Tolerance:
     """Return the tolerance (relative, absolute) for percentages in sentences about a gap.
 
     ``one`` is the recomputed gap and ``other`` the gap in the certificate, both as shares.  The
@@ -619,8 +619,8 @@ def _text_tolerance(one: Any, other: Any) -> Near:
     return difference + 1e-3, 100.0 * difference + 0.1 + 1e-9
 
 
-def _same_words(one: Any, other: Any, near: Near) -> bool:
-    """Return whether two sentences are equal; the numbers in them may differ by ``near``."""
+def _same_words(one: Any, other: Any, tolerance: Tolerance) -> bool:
+    """Return whether two sentences are equal; the numbers in them may differ by ``tolerance``."""
     if (
         not isinstance(one, str)
         or not isinstance(other, str)
@@ -628,4 +628,4 @@ def _same_words(one: Any, other: Any, near: Near) -> bool:
     ):
         return False
     pairs = zip(*(map(float, DECIMAL.findall(text)) for text in (one, other)), strict=True)
-    return all(_same_fields(ours, theirs, near) for ours, theirs in pairs)
+    return all(_same_fields(ours, theirs, tolerance) for ours, theirs in pairs)

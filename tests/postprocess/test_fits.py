@@ -13,7 +13,7 @@ from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
 from engine.postprocess.mediators import PairPredictions
 from engine.postprocess.nonnegative_projection import project_nonnegative
-from engine.postprocess.partial_pooling import better_pairs, on_simplex, single_tables
+from engine.postprocess.partial_pooling import pooled_pairs, on_simplex, single_tables
 from engine.postprocess.residual_estimates import (
     Evidence,
     MeasuredProjection,
@@ -42,7 +42,7 @@ def test_partial_pooling_reduces_errors_of_small_tables():
     assert pooled_error < 0.9 * unpooled_error
 
 
-def test_better_pairs_without_three_way_interaction_are_exact():
+def test_pooled_pairs_without_three_way_interaction_are_exact():
     rng = np.random.default_rng(7)
     sizes = (4, 3, 5)
     p = [rng.dirichlet(np.full(n, 0.7)) for n in sizes]
@@ -76,7 +76,7 @@ def test_better_pairs_without_three_way_interaction_are_exact():
         residuals=measured,
     )
     singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
-    for axes, (cells, variance) in better_pairs(
+    for axes, (cells, variance) in pooled_pairs(
         estimates, 100.0, singles, pairs, [(0, 1, 2)]
     ).items():
         np.testing.assert_allclose(cells, contrast(tables[axes]), atol=1e-6)
