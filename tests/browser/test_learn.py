@@ -199,7 +199,12 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.pick("Task", "Release and verify")
     visit.expect_text("problems of the package: 0")
-    page.get_by_test_id("stMainBlockContainer").evaluate(INSERT_VIOLATIONS)
+
+
+def test_inserted_accessibility_violations_are_found(visit: Visit) -> None:
+    visit.open("guide")
+    visit.expect_text("A census table")
+    visit.page.get_by_test_id("stMainBlockContainer").evaluate(INSERT_VIOLATIONS)
     visit.check_accessibility("planted")
     visit.check_accessibility("planted")
     planted = [one for one in visit.violations if one[0] == "planted"]
