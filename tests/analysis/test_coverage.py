@@ -82,5 +82,8 @@ def test_coverage_check_respects_time_limit_and_cancellation() -> None:
     assert 2 <= coverage_check(result, RECORDS, rehearsals=10**6, seconds=0.0).rehearsals < 100
     with pytest.raises(Cancelled):
         coverage_check(result, RECORDS, progress=lambda fraction, text: False)
+
+
+def test_coverage_check_with_one_rehearsal_is_refused() -> None:
     with pytest.raises(PlanError):
-        coverage_check(result, RECORDS, rehearsals=1)
+        coverage_check(plan(WORKLOAD, Budget(pcost=0.5)), RECORDS, rehearsals=1)

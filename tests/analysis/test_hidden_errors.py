@@ -65,7 +65,7 @@ def test_worst_tables_are_sorted_by_typical_error() -> None:
     assert analysis.worst_tables(result, 99)["attributes"].size == len(PAIRS.groups)
 
 
-def test_workload_errors_are_empty_without_plan() -> None:
+def test_workload_errors_are_those_of_plan_or_missing() -> None:
     result = plan(PAIRS, ONE)
     table = analysis.workload_errors(PAIRS, [2, 0], result)
     assert table["group"].tolist() == [2, 0]

@@ -350,7 +350,7 @@ def test_global_bound_many_triples_is_close_to_plan():
     assert bound <= result.weighted_rmse <= 1.02 * bound
 
 
-def test_symmetric_terms_asymmetric_attributes_is_none():
+def test_workloads_without_symmetric_terms_have_exact_norm():
     full = Workload.all_ways(cube(4, 4), (1, 2), "prefix")
     missing_group = Workload(full.schema, full.groups[:-1])
     unequal_weight = Workload(full.schema, full.groups[:-1]).add(

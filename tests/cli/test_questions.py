@@ -124,7 +124,7 @@ def test_further_answers_match_single_query_answers(mechanism: str) -> None:
     assert values == pytest.approx(ages @ (ages[single].T @ values[single]))
 
 
-def test_further_answers_to_unmeasured_queries_are_refused() -> None:
+def test_unmeasured_queries_and_wrong_conditions_are_refused() -> None:
     result = plan(Workload(SCHEMA).add("age", "total"), Budget(pcost=1.0))
     measurement = measure(result, synthetic(SCHEMA, 50, seed=2), rehearsal=True)
     with pytest.raises(NotAnswerable, match="marginal queries on age"):

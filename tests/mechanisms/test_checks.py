@@ -34,7 +34,8 @@ pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 
 def with_blocks(result, blocks):
-    """Copy of a plan with other blocks but the cached figures of the original."""
+    """Return a copy of a plan with other blocks but the cached figures of the original."""
+    # reading a figure stores it in the plan
     for name in ("rmse", "weighted_rmse", "max_variance", "pcost", "certificate"):
         getattr(result, name)
     altered = object.__new__(Plan)

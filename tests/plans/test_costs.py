@@ -87,7 +87,7 @@ def test_block_grid_noise_equals_charged_noise(name: str) -> None:
         assert measured.grid_noise * measured.grid * scale == pytest.approx(
             measured.noise, rel=1e-15
         )
-        assert math.frexp(measured.grid)[0] == 0.5
+        assert math.frexp(measured.grid)[0] == 0.5  # the grid is a power of two
 
 
 def test_total_pcost_is_sum_over_blocks() -> None:

@@ -69,11 +69,12 @@ def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget
     assert result.pcost * (1.0 - 1e-5) <= truth <= result.pcost
 
 
-def test_plan_custom_rows_is_more_accurate() -> None:
+def test_joint_cost_lowers_error_by_root_of_summed_cost() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     before = load_plan(_summed_cost_file(result))
     summed_pcost = total_pcost(result.blocks, result.max_records)
     assert not before.joint
+    assert summed_pcost > 1.03
     assert result.weighted_rmse == pytest.approx(
         before.weighted_rmse / math.sqrt(summed_pcost), rel=1e-6
     )
@@ -270,7 +271,9 @@ def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: B
     )
 
 
-def test_hdmm_laplace_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdmm_laplace_union_spends_its_budget_and_lowers_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     result = union_plan(monkeypatch, Budget.pure(0.5), queries=1)
     assert result.joint
     with campaign.no_noise():

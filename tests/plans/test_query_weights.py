@@ -137,7 +137,7 @@ def test_objective_bound_matches_weighted_optimum(shape, goal):
     assert low * (1 - 1e-4) <= result.bound <= high * (1 + SLACK)
 
 
-def test_emphasis_apply_equals_weighted_workload():
+def test_applied_emphasis_has_bound_of_weighted_workload():
     workload = shapes.nested()
     rng = np.random.default_rng(3)
     numbers = itertools.count()

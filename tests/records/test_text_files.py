@@ -46,7 +46,9 @@ def jsonl(frame: pd.DataFrame) -> bytes:
 
 @pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
 @pytest.mark.parametrize("form", [".csv", ".tsv", ".jsonl", ".ndjson"])
-def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack: str) -> None:
+def test_text_files_have_equal_counts_and_damage_is_refused(
+    tmp_path: Path, form: str, pack: str
+) -> None:
     separator = "\t" if form == ".tsv" else ","
     content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
     path = packed(tmp_path / f"x{form}{pack}", content)

@@ -166,7 +166,7 @@ def test_center_gradient_equals_finite_differences(mix):
 
 
 @pytest.mark.parametrize("with_total", [False, True])
-def test_nearly_empty_cells_keep_accuracy(with_total):
+def test_cells_of_weight_zero_keep_accuracy(with_total):
     space, weights = space_of(60, "range", with_total, seed=6), random_weights(60)
     weights[[0, 17, 18, 59]] = 0.0
     solution = evaluate(space, weights)
@@ -288,7 +288,7 @@ def test_variances_equal_dense_covariance(cells, mix, with_total, monkeypatch):
 
 @pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_strategy_has_unit_columns_and_inverts(mix, with_total):
+def test_strategy_has_unit_sensitivity_and_inverts(mix, with_total):
     space = space_of(40, mix, with_total, seed=9)
     solution = evaluate(space, random_weights(40))
     rows, reconstruction = solution.strategy()

@@ -138,5 +138,6 @@ def test_search_with_symmetries_limits_threads_by_block_order(monkeypatch):
     search = Search(factor=Factor(sizes=(n,), matrix=gram), centers=(None,))
     solution = search.run()
     search.replay(solution.dual, solution.status)
+    # The run and the replay each handle first the whole matrix and then its largest block.
     assert orders[0] == orders[2] == n - 1
     assert orders[1] == orders[3] == search.problem().largest_block < n - 1
