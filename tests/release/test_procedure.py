@@ -80,7 +80,7 @@ def test_measure_above_max_records_is_exact(mechanism: str, ledger: Ledger) -> N
 
 
 def test_integer_arithmetic_resolves_one_record_of_many(small_plan: Plan) -> None:
-    """Next to 2^40 records per cell, one more record changes the answers by the column of its cell."""
+    """Next to 2^40 records per cell, one more record changes the answers within their sensitivity."""
     block = max(small_plan.blocks.values(), key=lambda b: b.measurements)
     large = np.full(SCHEMA.sizes(block.attributes), 2**40, np.int64)
     more = large.copy()

@@ -116,7 +116,7 @@ def test_timer_of_left_page_is_ignored(server: RunningServer) -> None:
 
 @pytest.fixture
 def released(tmp_path: Path, server: RunningServer) -> tuple[Client, Ledger]:
-    """A session after a release, and its ledger."""
+    """Return a session after a release, and its ledger."""
     book = Ledger.create(tmp_path / "canary-office.ledger")
     book.add_dataset("canary-dataset", total=Budget(pcost=2.5))
     page = open_client(server, "release", QUERY, cookie=f"{server.cookie}; workbench-browser=mine")

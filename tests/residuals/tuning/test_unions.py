@@ -101,7 +101,7 @@ def check_privacy_upper_bound(result, explicit):
 
 
 def test_unions_less_work_gives_partial_unions(monkeypatch):
-    kinds = set()
+    kinds = set()  # pairs (plan has unions, plan has blocks outside unions)
     for work in (0, 40_000, 10**7):
         limit_unions(monkeypatch, work)
         for shape in ("nested", "all_affine_pairs"):
