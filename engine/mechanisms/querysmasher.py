@@ -538,9 +538,7 @@ class QuerySmasher(ResidualMechanism):
         # longer than planning without unions.
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
-        return choose_unions(
-            workload, tuple(spaces), limits.memory_limit, separate_seconds, time_limit
-        )
+        return choose_unions(workload, spaces, limits.memory_limit, separate_seconds, time_limit)
 
     def _splits(
         self,

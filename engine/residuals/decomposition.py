@@ -32,7 +32,7 @@ import hashlib
 import itertools
 import math
 import operator
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -57,7 +57,7 @@ from engine.residuals.basis import (
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_product, total_square
 from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
-from engine.workload import Circular, Group, Part, Workload, joint_part, subsets
+from engine.workload import Circular, Group, Part, Schema, Workload, joint_part, subsets
 from engine.workload.families import Affine, Intervals
 
 
@@ -134,34 +134,48 @@ def queried_spaces(
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
     longest_pattern = max((len(groups.pattern) for groups in contributions), default=1)
-    # Maps a key to the entries of all patterns with this key.  The key is the number of attributes
-    # of the group and the positions of the space's attributes in the group.  Entries with equal
-    # keys have index arrays of equal width.
-    by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
+    # contributions with equal spaces in their patterns are processed together
+    by_positions: dict[tuple[int, tuple[Axes, ...]], list[GroupContribution]] = {}
     for groups in contributions:
-        for i, (positions, product, coefficient) in enumerate(groups.pattern):
-            by_positions.setdefault((groups.places.shape[1], positions), []).append(
-                (groups, i, product, coefficient)
-            )
+        positions = tuple(positions for positions, *_ in groups.pattern)
+        by_positions.setdefault((groups.places.shape[1], positions), []).append(groups)
     by_size: dict[int, list[tuple[Index, Index, Index, Array]]] = {}
-    for (_, positions), entries in by_positions.items():
-        members, ranks, terms, coefficients = zip(*entries, strict=True)
+    for (_, spaces), members in by_positions.items():
         counts = [len(groups.numbers) for groups in members]
-        # sort key of every entry: by group, and within a group by the index in ``pattern``
-        order = np.concatenate([groups.numbers for groups in members]) * longest_pattern
-        order = order + np.repeat(ranks, counts)
-        places = np.concatenate([groups.places for groups in members])[:, list(positions)]
-        weights = np.concatenate([groups.weights for groups in members]) * np.repeat(
-            coefficients, counts
-        )
-        products = np.repeat(terms, counts)
-        for exact_axes in exact:
-            remaining = ~np.isin(places, exact_axes).all(axis=1)
-            order, places = order[remaining], places[remaining]
-            weights, products = weights[remaining], products[remaining]
-        if len(order):
-            by_size.setdefault(len(positions), []).append((order, places, products, weights))
+        numbers = np.concatenate([groups.numbers for groups in members])
+        all_places = np.concatenate([groups.places for groups in members])
+        group_weights = np.concatenate([groups.weights for groups in members])
+        # index of a Kronecker product and coefficient, shape (members, spaces)
+        terms = np.array([[term for _, term, _ in g.pattern] for g in members], dtype=np.int64)
+        coefficients = np.array([[c for *_, c in g.pattern] for g in members], dtype=float)
+        for size in sorted(set(map(len, spaces))):
+            # One entry per group and space, group after group.  The sort key is by group, and
+            # within a group by the index in ``pattern``.
+            ranks = np.array([rank for rank, space in enumerate(spaces) if len(space) == size])
+            columns = np.array([spaces[rank] for rank in ranks], dtype=np.int64).ravel()
+            order = (numbers[:, None] * longest_pattern + ranks).ravel()
+            places = all_places[:, columns].reshape(len(order), size)
+            weights = np.repeat(coefficients[:, ranks], counts, axis=0)
+            weights = (group_weights[:, None] * weights).ravel()
+            products = np.repeat(terms[:, ranks], counts, axis=0).ravel()
+            for exact_axes in exact:
+                remaining = ~np.isin(places, exact_axes).all(axis=1)
+                order, places = order[remaining], places[remaining]
+                weights, products = weights[remaining], products[remaining]
+            if len(order):
+                by_size.setdefault(size, []).append((order, places, products, weights))
     return [_classify_spaces(by_size[k], attribute_classes) for k in sorted(by_size)]
+
+
+def _sorting_permutation(keys: Index) -> Index:
+    """Return the permutation that sorts distinct integers, which are 0 or more, shape (n,)."""
+    largest = int(keys.max())
+    if largest > 8 * len(keys) + 1_000:
+        return np.argsort(keys)
+    # with few possible keys, an array with one entry per key is faster than sorting
+    entry_of_key = np.full(largest + 1, -1)
+    entry_of_key[keys] = np.arange(len(keys))
+    return entry_of_key[entry_of_key >= 0]
 
 
 def _classify_spaces(
@@ -176,8 +190,10 @@ def _classify_spaces(
     keys, places, products, coefficients = (
         np.concatenate(columns) for columns in zip(*chunks, strict=True)
     )
-    order = np.argsort(keys, kind="stable")
-    keys, places, products = keys[order], places[order], products[order]
+    if (keys[1:] < keys[:-1]).any():
+        order = _sorting_permutation(keys)
+        keys, places = keys[order], places[order]
+        products, coefficients = products[order], coefficients[order]
     # Distinct spaces, in the order of their first entries.  The second argsort inverts the
     # permutation ``by_entry``.
     first_entries, space = unique_rows(places)
@@ -185,7 +201,7 @@ def _classify_spaces(
     first_entries, space = first_entries[by_entry], np.argsort(by_entry, kind="stable")[space]
     # distinct (space, product) pairs, sorted; coefficients are added up in the order of the groups
     pair_entries, pair = unique_rows(np.column_stack([space, products]))
-    sums = np.bincount(pair, coefficients[order], minlength=len(pair_entries))
+    sums = np.bincount(pair, coefficients, minlength=len(pair_entries))
     _, value = np.unique(sums, return_inverse=True)
     _, term_class = unique_rows(np.column_stack([products[pair_entries], value]))
     counts = np.bincount(space[pair_entries], minlength=len(first_entries))
@@ -521,6 +537,76 @@ class Subworkload:
         return len(self.terms) > 1 or any(
             len(axes) > 1 for term in self.terms for axes, _ in term.factors
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SpaceListing:
+    """Residual spaces with the same number of attributes, sorted by the names of their attributes.
+
+    Attributes
+    ----------
+    places : positions of the attributes of every space in the schema, shape (spaces, attributes).
+    indices : key in ``entries`` of every space, shape (spaces,).
+    entries : mapping to pairs (index of a subworkload, scale), as in `Decomposition.spaces`.
+    """
+
+    places: Index
+    indices: Index
+    entries: Mapping[int, tuple[int, float]]
+
+
+class SpaceMapping(Mapping[Space, tuple[int, float]]):
+    """`Decomposition.spaces`, which creates the names of residual spaces at the first access.
+
+    Forecasts of workloads with ten thousands of groups read only the number of spaces and their
+    attributes.
+    """
+
+    def __init__(self, schema: Schema, listings: Sequence[SpaceListing]) -> None:
+        self._schema, self._listings = schema, listings
+
+    @cached_property
+    def as_dict(self) -> dict[Space, tuple[int, float]]:
+        """The mapping as a dictionary: small spaces first, then in the order of their names."""
+        names = self._schema.names
+        out: dict[Space, tuple[int, float]] = {}
+        for listing in self._listings:
+            columns = [[names[k] for k in column] for column in listing.places.T.tolist()]
+            spaces: Iterable[Space] = (
+                zip(*columns, strict=True) if columns else [()] * len(listing.places)
+            )
+            entries = map(listing.entries.__getitem__, listing.indices.tolist())
+            out.update(zip(spaces, entries, strict=True))
+        return out
+
+    def attributes(self) -> Space:
+        """Return the attributes that occur in at least one space, in schema order."""
+        places = np.unique(np.concatenate([listing.places.ravel() for listing in self._listings]))
+        return _names_at(self._schema, places.tolist())
+
+    def __len__(self) -> int:
+        return sum(len(listing.places) for listing in self._listings)
+
+    def __iter__(self) -> Iterator[Space]:
+        return iter(self.as_dict)
+
+    def __getitem__(self, space: Space) -> tuple[int, float]:
+        return self.as_dict[space]
+
+    def items(self) -> ItemsView[Space, tuple[int, float]]:
+        return self.as_dict.items()
+
+
+def _names_at(schema: Schema, places: Iterable[int]) -> Space:
+    """Return the names of the attributes at these positions of the schema."""
+    return tuple(map(schema.names.__getitem__, places))
+
+
+def attributes_in(spaces: Iterable[Space], schema: Schema) -> Space:
+    """Return the attributes that occur in at least one of the spaces, in schema order."""
+    if isinstance(spaces, SpaceMapping):
+        return spaces.attributes()
+    return schema.ranked(set().union(*spaces))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -983,7 +1069,9 @@ def _group_terms(
         choices.append(
             [(tuple(rank_of_axis[part.axes[i]] for i in inside), gram) for inside, gram in grams]
         )
-    terms = []
+    has_single_axes = all(len(part.axes) == 1 for part in parts)
+    terms: list[tuple[Axes, float, Factors]] = []
+    factors: Factors
     # Equation 3: a residual space has some attributes of every part.  Its Gram is the Kronecker
     # product of the residual Grams on these attributes, times the total squares of the parts that
     # have no attribute in the space.
@@ -998,10 +1086,18 @@ def _group_terms(
                 coefficient *= scale
                 residual.append((chosen, index))
         if coefficient > 0.0:
-            positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
-            factors = tuple(
-                sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
-            )
+            if has_single_axes:
+                # the general case below would give the same result in more time
+                residual.sort()
+                positions = tuple([chosen[0] for chosen, _ in residual])
+                factors = tuple([((i,), index) for i, (_, index) in enumerate(residual)])
+            else:
+                positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
+                factors = tuple(
+                    sorted(
+                        (tuple(map(positions.index, chosen)), index) for chosen, index in residual
+                    )
+                )
             terms.append((positions, coefficient, factors))
     return terms
 
@@ -1024,53 +1120,56 @@ def _distinct_subworkloads(
     alphabet = np.argsort(np.argsort(np.array(schema.names, dtype=object), kind="stable"))
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
-    spaces: dict[Space, tuple[int, float]] = {}
+    listings: list[SpaceListing] = []
     for spaces_of_size in queried_spaces(contributions, attribute_classes, schema.exact_places):
         # spaces are distinct, so `unique_rows` returns all of them, sorted by attribute names
         order = unique_rows(alphabet[spaces_of_size.places])[0]
-        columns = [
-            list(map(schema.names.__getitem__, column))
-            for column in spaces_of_size.places[order].T.tolist()
-        ]
-        space_names: list[Space] = (
-            list(zip(*columns, strict=True)) if columns else [()] * len(order)
-        )
-        by_class: dict[Any, tuple[int, float]] = {}  # -> number of the subworkload, scale
-        for space, space_class in zip(
-            space_names, spaces_of_size.kinds[order].tolist(), strict=True
-        ):
-            complement = split.complements.get(space) if split.complements else None
-            key = space_class if complement is None else (space_class, complement.key)
-            if key not in by_class:
-                coefficients = spaces_of_size.coefficients[space_class]
-                # proportional Grams have the same optimal strategy; the scale only affects the
-                # shares of the budget
-                scale = max(coefficients.values())
-                # rounded, because coefficients may differ by rounding errors
-                terms = tuple(
-                    Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
-                    for factors, c in sorted((products[k], c) for k, c in coefficients.items())
-                )
-                signature = tuple(
-                    attribute_classes[[schema.order[name] for name in space]].tolist()
-                )
-                number = numbers.setdefault(
-                    (signature, complement and complement.key, terms), len(subworkloads)
-                )
-                if number == len(subworkloads):
-                    subworkloads.append(
-                        Subworkload(
-                            sizes=schema.sizes(space),
-                            terms=terms,
-                            centers=tuple(split.centers_of(space)),
-                            labels=tuple(map(labels.get, space)),
-                            complements={} if complement is None else {(0, 1): complement},
-                        )
+        places, kinds = spaces_of_size.places[order], spaces_of_size.kinds[order]
+        # Spaces of a class share one entry (index of the subworkload, scale), unless complements
+        # divide the class.
+        complements: list[Complement | None] = [None] * len(places)
+        entry_indices = kinds
+        if split.complements:
+            complements = [split.complements.get(_names_at(schema, row)) for row in places.tolist()]
+            keys = [
+                (kind, complement and complement.key)
+                for kind, complement in zip(kinds.tolist(), complements, strict=True)
+            ]
+            entry_indices = _class_numbers(keys)
+        entries: dict[int, tuple[int, float]] = {}
+        for first in np.sort(unique_rows(entry_indices[:, None])[0]).tolist():
+            coefficients = spaces_of_size.coefficients[int(kinds[first])]
+            complement, row = complements[first], places[first]
+            space = _names_at(schema, row.tolist())
+            # proportional Grams have the same optimal strategy; the scale only affects the shares
+            # of the budget
+            scale = max(coefficients.values())
+            # rounded, because coefficients may differ by rounding errors
+            terms = tuple(
+                Term(coefficient=float(f"{c / scale:.12e}"), factors=factors)
+                for factors, c in sorted((products[k], c) for k, c in coefficients.items())
+            )
+            signature = tuple(attribute_classes[row].tolist())
+            number = numbers.setdefault(
+                (signature, complement and complement.key, terms), len(subworkloads)
+            )
+            if number == len(subworkloads):
+                subworkloads.append(
+                    Subworkload(
+                        sizes=schema.sizes(space),
+                        terms=terms,
+                        centers=tuple(split.centers_of(space)),
+                        labels=tuple(map(labels.get, space)),
+                        complements={} if complement is None else {(0, 1): complement},
                     )
-                by_class[key] = number, scale
-            spaces[space] = by_class[key]
+                )
+            entries[int(entry_indices[first])] = number, scale
+        listings.append(SpaceListing(places=places, indices=entry_indices, entries=entries))
+    spaces = SpaceMapping(schema, listings)
     return Decomposition(
-        factors=tuple(registry.factors), subworkloads=tuple(subworkloads), spaces=spaces
+        factors=tuple(registry.factors),
+        subworkloads=tuple(subworkloads),
+        spaces=spaces if registry.forecast else spaces.as_dict,
     )
 
 

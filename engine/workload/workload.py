@@ -130,6 +130,35 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     return sorted(classes, key=lambda group_class: int(group_class.numbers[0]))
 
 
+def classes_of_all_ways(kinds: Index, ways: Sequence[int]) -> list[GroupClass]:
+    """Return the equivalence classes of the groups of `Workload.all_ways`, as `group_classes`.
+
+    Parameters
+    ----------
+    kinds : number per attribute, shape (attributes,); attributes with equal numbers have the same
+        family and the same number of cells.
+    ways : numbers of attributes per group, all different.
+
+    >>> [c.numbers.tolist() for c in classes_of_all_ways(np.array([0, 0, 1]), (1, 2))]
+    [[0, 1], [2], [3], [4, 5]]
+    """
+    classes, first_group = [], 0
+    for k in ways:
+        n_groups = math.comb(len(kinds), k)
+        combinations = itertools.chain.from_iterable(itertools.combinations(range(len(kinds)), k))
+        places = np.fromiter(combinations, np.int64, n_groups * k).reshape(n_groups, k)
+        examples, class_numbers = unique_rows(kinds[places])
+        for class_number in range(len(examples)):
+            members = np.flatnonzero(class_numbers == class_number)
+            classes.append(
+                GroupClass(
+                    numbers=first_group + members, ranks=tuple(range(k)), places=places[members]
+                )
+            )
+        first_group += n_groups
+    return sorted(classes, key=lambda group_class: int(group_class.numbers[0]))
+
+
 def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequence[int]]) -> Index:
     """Return the groups with a residual space that is not in a list of residual spaces.
 
@@ -471,6 +500,13 @@ class Workload(FrozenValue):
             ]
             if any(part.family.query_weights is not None for part in fitted.values()):
                 all_groups = list(map(_with_family_weights, all_groups))
+            elif len(set(ways)) == len(ways):
+                # The classes follow from the attributes: comparing 100,000 groups takes longer.
+                numbers: dict[Any, int] = {}
+                kinds = [numbers.setdefault(p.key, len(numbers)) for p in fitted.values()]
+                workload = cls(schema, tuple(all_groups))
+                vars(workload)["group_classes"] = classes_of_all_ways(np.array(kinds), ways)
+                return workload
         else:
             all_groups = [make_group(schema, names, family) for names in sets]
         return cls(schema, tuple(all_groups))

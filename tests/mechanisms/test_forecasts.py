@@ -12,9 +12,9 @@ from engine.mechanisms import forecast
 from engine.mechanisms.minimax import is_symmetric_part
 from engine.residuals import Factor, Options, decomposition, dual_solver
 from engine.residuals.basis import Lift
-from engine.residuals.decomposition import PredictedFactor, decompose
+from engine.residuals.decomposition import PredictedFactor, SpaceMapping, decompose
 from engine.residuals.dual_solver import FourierProblem, count_symmetries
-from engine.workload import Attribute, Part, Schema, Workload
+from engine.workload import Attribute, Part, Schema, Workload, workload
 from engine.workload.families import (
     Abs,
     Affine,
@@ -42,6 +42,16 @@ def test_forecast_lists_no_queries_on_wide_pair(
         # Forecasts list the queries of an example with few cells, so examples are disabled.
         patch.setattr(PredictedFactor, "example", None)
         assert forecast(workload, **options).seconds > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"centers": "tuned"}, {"mechanism": "hdmm"}])
+def test_forecast_many_groups_neither_compares_nor_names(
+    monkeypatch: pytest.MonkeyPatch, options: Any
+) -> None:
+    built = Workload.all_ways(shapes.numeric(*range(3, 11)), (1, 2, 3))
+    monkeypatch.setattr(workload, "group_classes", lambda *_: pytest.fail("groups were compared"))
+    monkeypatch.setattr(SpaceMapping, "as_dict", property(lambda _: pytest.fail("names were made")))
+    assert forecast(built, **options).seconds > 0.0
 
 
 @pytest.mark.parametrize("sizes", [(60, 45), (50, 50), (90, 7)])

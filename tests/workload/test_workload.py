@@ -11,7 +11,7 @@ from engine._arrays import unique_rows
 from engine.errors import SchemaError, WorkloadError
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Prefix, Random
-from engine.workload.workload import groups_outside
+from engine.workload.workload import group_classes, groups_outside
 from tests import oracles, shapes
 from tests.shapes import SHAPES
 
@@ -284,6 +284,18 @@ def random_groups(seed):
         weights = rng.random(3 ** len(names)) if rng.random() < 0.2 else None
         workload = workload.add(names, families, float(rng.integers(0, 3)), weights)
     return workload
+
+
+def test_all_ways_group_classes_match_comparison():
+    sizes = (3, 4, 3, 4, 3)
+    schema = Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
+    for ways, family in (((0, 1, 3), "auto"), ((3, 1), {"x2": "marginal"}), ((2, 2), "range")):
+        workload = Workload.all_ways(schema, ways, family)
+        expected = group_classes(workload.groups, schema.order)
+        assert [c.ranks for c in workload.group_classes] == [c.ranks for c in expected]
+        for one, other in zip(workload.group_classes, expected, strict=True):
+            assert one.numbers.tolist() == other.numbers.tolist()
+            assert one.places.tolist() == other.places.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -37,6 +37,7 @@ from engine.residuals.decomposition import (
     Factor,
     Subworkload,
     Term,
+    attributes_in,
     part_rows,
     reduce_rows,
     rows_bytes,
@@ -317,7 +318,7 @@ def choose_unions(
     -------
     A mapping from the attributes of every union to its residual spaces.
     """
-    everything = workload.schema.ranked(set().union(*spaces))
+    everything = attributes_in(spaces, workload.schema)
     if not everything or (
         len(spaces) > MAX_SPACES and workload.schema.cells(everything) > MAX_CELLS
     ):
