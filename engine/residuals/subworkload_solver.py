@@ -164,8 +164,8 @@ class AlternatingSearch:
     def run(self) -> None:
         """Optimise the strategies of the sets of axes in turn, and compute the lower bound.
 
-        Sweeps over all sets end when one lowers the error by less than the share
-        `MIN_RELATIVE_GAIN`, or after `MAX_SWEEPS`.
+        A sweep updates the strategies of all sets.  The last sweep is the first one that lowers the
+        error by less than the share `MIN_RELATIVE_GAIN`, or sweep `MAX_SWEEPS`.
         """
         coefficients = np.array([c for c, _ in self.terms])
         inner_bounds = self._inner_bounds()

@@ -1,4 +1,7 @@
-"""Differences between two plans, and reproduction of the published numbers."""
+"""Differences between two plans, and reproduction of the published numbers.
+
+A function that draws a view returns Python code that computes the numbers of the view.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ def plans_view(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def difference(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the choice of two plans and their differences; return Python code that prints them."""
+    """Draw the choice of two plans and their differences; return Python code that prints them.
+
+    The code is empty without two plans.
+    """
     file = st.file_uploader(
         "Upload a plan file", type=["json"], key="diff_file", max_upload_size=100
     )

@@ -1,4 +1,8 @@
-"""Views of a comparison: ranking, differences, other budgets and strategies."""
+"""Views of a comparison: ranking, differences, other budgets and strategies.
+
+A function that draws a view returns Python code that computes the numbers of the view. The code is
+empty if there is nothing to compare.
+"""
 
 from __future__ import annotations
 

@@ -78,10 +78,11 @@ def headline(budget: Budget, unit: str) -> str:
 
 
 def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) -> str:
-    """Return an amount in a ledger as text in the chosen unit, rounded up.
+    """Return an amount in a ledger as text, rounded up.
 
-    Amounts in epsilon, mu or success rate do not add up: the amount spent in two releases is not
-    the sum of their amounts.
+    An amount in pure epsilon remains in this unit. An amount in pcost is stated in the chosen unit,
+    or in epsilon at the delta of the total if pure epsilon is chosen. Amounts in pcost add up, but
+    after conversion to epsilon, mu or success rate they do not.
 
     Parameters
     ----------
