@@ -427,7 +427,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
             "The privacy cost matrices of the parts do not sum to that of the mechanism. Give all"
             " parts of the mechanism, each of them once."
         )
-    # L U, with B = L U S: it maps answers to the rows S of the standard form to answers to B
+    # The matrix L U computes the answers to B from the answers to the rows S of the standard form,
+    # because B = L U S.
     root = (
         mechanism._factors[0] * mechanism._lower[:, None]
         if mechanism._lower.ndim == 1

@@ -110,10 +110,10 @@ UNDERFLOW = 1e-250  # sums of derivatives below this have underflowed
 # are numbers of attributes.
 MIN_SIGNAL_SD = {2: 1.0}
 MIN_SIGNAL_SD_DEFAULT = 2.0
-# In the second fit of pairs, Stein's risk estimate chooses the factor by which tau is multiplied.
-# If at least the share MIN_SIGNAL_SHARE of the pairs have a signal of SIGNIFICANT_SD or more, it
-# chooses the factor of every pair.  Otherwise it chooses only for pairs with a signal of at least
-# MIN_CHOICE_SD, and all other pairs get the first factor.
+# In the second fit of pairs, tau of a pair (see the module docstring) is multiplied by a factor.
+# Stein's risk estimate chooses the factors of all pairs if at least the share MIN_SIGNAL_SHARE of
+# the pairs have a signal of SIGNIFICANT_SD or more.  Otherwise it chooses the factors of the pairs
+# with a signal of at least MIN_CHOICE_SD, and all other pairs get the first factor.
 MIN_SIGNAL_SHARE, SIGNIFICANT_SD, MIN_CHOICE_SD = 0.25, 2.0, 6.0
 # The prior in `expected_deviations` is a distribution over these values of the ratio (squared
 # deviation of a true table from its reference) / (upper bound on this deviation).

@@ -813,7 +813,7 @@ def split_of(
         if key not in by_class:
             V = problem.pairs[p].pair_basis
             # V Y is relative to uniform centers, and a complement is relative to the tuned centers.
-            # So the difference between tuned and uniform centers is subtracted.
+            # The terms with zeta account for the difference between these centers.
             D_a = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             D_b = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             D_0 = V @ values["y", p] + np.kron(zeta[a], zeta[b]) + D_a @ zeta[a] + D_b @ zeta[b]
