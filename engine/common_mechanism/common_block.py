@@ -212,109 +212,164 @@ def block_residual(
         Both precisions cannot be made diagonal factor by factor, and the blocks are too large for
         dense matrices.
     """
+    form = None
+    if block.weights is None and _are_aligned(look, block):
+        form = (
+            _form_of_products(look, block) if look.weights is None else _form_of_look(look, block)
+        )
+    form = form or _dense_form(look, block)
     # precision of the answer to one strategy row of the plan's block, in 1/counts^2
     precision = 1.0 / (block.noise * stretch) ** 2
-    are_products = block.weights is None and _are_aligned(look, block)
-    if look.weights is None and are_products:
-        # If look and plan have the same strategy rows in every Kronecker factor, the precision of
-        # each is a multiple of the identity in the coordinates that these rows define.
-        if all(
-            _have_equal_rows(s, t)
-            for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
-        ):
-            coordinates = tuple(
+    plan_precision = np.asarray(form.plan_precision * precision)
+    # differences that are rounding errors are set to 0 (no measurement)
+    residual_precision = np.where(
+        plan_precision - form.look_precision > RESIDUAL_TOLERANCE * plan_precision,
+        plan_precision - form.look_precision,
+        0.0,
+    )
+    residual = None
+    if residual_precision.any():
+        noise = 1.0 / math.sqrt(float(residual_precision.max()))
+        residual = round_noise_up(
+            _block_of_form(form, residual_precision, noise), noise, max_records
+        )
+    return BlockResidual(
+        coordinates=form.coordinates, look_precision=form.look_precision, block=residual
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _DiagonalForm:
+    """Coordinates in which the precisions of a look and of a plan's block are both diagonal.
+
+    Attributes
+    ----------
+    basis : block with the strategy rows M of every factor.
+    coordinates : coordinates of every factor, whose rows are T = P^T M.
+    P : one matrix per factor; None if all are the identity.
+    look_precision : diagonal of the precision of the look, in 1/counts^2, with one axis per factor;
+        shape () if all entries are equal.
+    plan_precision : diagonal of the precision of the plan's block with noise 1, in the same shape.
+    """
+
+    basis: Block
+    coordinates: tuple[Coordinates, ...]
+    P: Sequence[Array] | None
+    look_precision: Array
+    plan_precision: Array
+
+
+def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
+    """Return the diagonal form of two Kronecker products on the same attributes, without weights."""
+    pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
+    if all(_have_equal_rows(s, t) for s, t in pairs):
+        # In the coordinates that the rows define, both precisions are multiples of the identity.
+        return _DiagonalForm(
+            basis=block,
+            coordinates=tuple(
                 Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
                 for a, s in block.factors
-            )
-            return _residual(
-                max_records,
-                block,
-                coordinates,
-                None,
-                np.asarray(1.0 / look.noise**2),
-                np.asarray(precision),
-            )
-        # one result of `_diagonal_coordinates` per Kronecker factor; the last item of a result is
-        # the precision of the look relative to the plan, both with noise 1
-        factor_results = [
-            _diagonal_coordinates(_residual_rows(s), _residual_rows(t))
-            for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)
-        ]
-        coordinates = tuple(
+            ),
+            P=None,
+            look_precision=np.asarray(1.0 / look.noise**2),
+            plan_precision=np.ones(()),
+        )
+    # one result of `_diagonal_coordinates` per Kronecker factor; the last item of a result is the
+    # precision of the look relative to the plan, both with noise 1
+    results = [_diagonal_coordinates(_residual_rows(s), _residual_rows(t)) for s, t in pairs]
+    look_precision = _outer_product([g for *_, g in results]) / look.noise**2
+    return _DiagonalForm(
+        basis=block,
+        coordinates=tuple(
             Coordinates(axes=a, rows=t, right_inverse=b)
-            for (a, _), (_, t, b, _) in zip(block.factors, factor_results, strict=True)
+            for (a, _), (_, t, b, _) in zip(block.factors, results, strict=True)
+        ),
+        P=[p for p, *_ in results],
+        look_precision=look_precision,
+        plan_precision=np.ones(look_precision.shape),
+    )
+
+
+def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
+    """Return the diagonal form in coordinates that contain the rows of the look.
+
+    Look and block are Kronecker products on the same attributes, and the look has row weights.  The
+    result is None if a precision is not diagonal in these coordinates.
+    """
+    assert look.weights is not None
+    # A look has row weights if `_common_of_products` computed it.  Its rows then are coordinates in
+    # which the precisions of two plans' blocks are diagonal, usually also the precision of
+    # ``block``.
+    pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
+    relative_rows = [_residual_rows(t) @ s.pinv for s, t in pairs]
+    grams = [m.T @ m for m in relative_rows]
+    if all(_is_in_row_space(t, s) for s, t in pairs) and all(map(_is_diagonal, grams)):
+        return _DiagonalForm(
+            basis=look,
+            coordinates=tuple(
+                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
+                for a, s in look.factors
+            ),
+            P=None,
+            look_precision=(look.weights / look.noise) ** 2,
+            plan_precision=_outer_product([np.diag(g) for g in grams]),
         )
-        look_precision = _outer_product([g for *_, g in factor_results]) / look.noise**2
-        return _residual(
-            max_records,
-            block,
-            coordinates,
-            [p for p, *_ in factor_results],
-            look_precision,
-            np.full(look_precision.shape, precision),
-        )
-    if look.weights is not None and are_products:
-        # A look has row weights if `_common_of_products` computed it.  Its rows then are
-        # coordinates in which the precisions of two plans' blocks are diagonal, usually also the
-        # precision of ``block``.
-        inverses = [s.pinv for _, s in look.factors]
-        relative_rows = [
-            _residual_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)
-        ]
-        grams = [m.T @ m for m in relative_rows]
-        are_equal_spaces = all(
-            _is_in_row_space(s, t)
-            for (_, s), (_, t) in zip(block.factors, look.factors, strict=True)
-        )
-        if are_equal_spaces and all(map(_is_diagonal, grams)):
-            coordinates = tuple(
-                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=b)
-                for (a, s), b in zip(look.factors, inverses, strict=True)
-            )
-            plan_precision = _outer_product([np.diag(g) for g in grams]) * precision
-            return _residual(
-                max_records,
-                look,
-                coordinates,
-                None,
-                (look.weights / look.noise) ** 2,
-                plan_precision,
-            )
-        extended = [
-            _extended_coordinates(a, s, t)
-            for (a, s), (_, t) in zip(look.factors, block.factors, strict=True)
-        ]
-        if all(_is_diagonal(gram) for *_, gram in extended):
-            # The look measures only the first coordinates of every Kronecker factor, so its
-            # precision is 0 in all other coordinates.
-            weights = look.weights * np.sqrt(_outer_product([np.diag(g) for *_, g in extended]))
-            look_precision = np.zeros([len(c.rows) for c, *_ in extended])
-            look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
-            return _residual(
-                max_records,
-                block,
-                tuple(c for c, *_ in extended),
-                [P for _, P, _ in extended],
-                look_precision,
-                np.full(look_precision.shape, precision),
-            )
-    # No case above applies: use dense matrices on all residual coordinates.
-    look_rows, plan_rows = dense_rows(look), dense_rows(block)
-    P, T, right_inverse, look_precision = _diagonal_coordinates(look_rows, plan_rows)
+    extended = [
+        _extended_coordinates(a, s, t)
+        for (a, s), (_, t) in zip(look.factors, block.factors, strict=True)
+    ]
+    if not all(_is_diagonal(gram) for *_, gram in extended):
+        return None
+    # The look measures only the first coordinates of every Kronecker factor, so its precision is 0
+    # in all other coordinates.
+    weights = look.weights * np.sqrt(_outer_product([np.diag(g) for *_, g in extended]))
+    look_precision = np.zeros([len(c.rows) for c, *_ in extended])
+    look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
+    return _DiagonalForm(
+        basis=block,
+        coordinates=tuple(c for c, *_ in extended),
+        P=[P for _, P, _ in extended],
+        look_precision=look_precision,
+        plan_precision=np.ones(look_precision.shape),
+    )
+
+
+def _dense_form(look: Block, block: Block) -> _DiagonalForm:
+    """Return the diagonal form in one factor on all attributes, from dense matrices.
+
+    Raises LimitExceeded if these matrices are too large.
+    """
+    P, T, right_inverse, look_precision = _diagonal_coordinates(dense_rows(look), dense_rows(block))
     axes = tuple(range(len(block.attributes)))
     rows = P.T @ _kronecker(block, [s.rows for _, s in block.factors], block.sizes)
     merged = Strategy(
         sizes=block.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1]
     )
-    look_precision = look_precision / look.noise**2
-    return _residual(
-        max_records,
-        replace(block, factors=((axes, merged),), weights=None),
-        (Coordinates(axes=axes, rows=T, right_inverse=right_inverse),),
-        None,
-        look_precision,
-        np.full(look_precision.shape, precision),
+    return _DiagonalForm(
+        basis=replace(block, factors=((axes, merged),), weights=None),
+        coordinates=(Coordinates(axes=axes, rows=T, right_inverse=right_inverse),),
+        P=None,
+        look_precision=look_precision / look.noise**2,
+        plan_precision=np.ones(look_precision.shape),
     )
+
+
+def _block_of_form(form: _DiagonalForm, precision: Array, noise: float) -> Block:
+    """Return the block that measures the coordinates of ``form`` with the given precision.
+
+    ``precision`` has the shape of the precisions in ``form``; its largest entry is 1 / noise^2.
+    """
+    if precision.shape == ():
+        return replace(form.basis, noise=noise)
+    factors = []
+    for k, ((axes, s), coordinates) in enumerate(
+        zip(form.basis.factors, form.coordinates, strict=True)
+    ):
+        rows = s.rows if form.P is None else form.P[k].T @ s.rows
+        pinv = coordinates.right_inverse
+        strategy = Strategy(sizes=s.sizes, rows=rows, pinv=pinv, complete=s.complete)
+        factors.append((axes, strategy))
+    return replace(form.basis, factors=tuple(factors), weights=np.sqrt(precision) * noise)
 
 
 def _is_diagonal(matrix: Array) -> bool:
@@ -383,66 +438,6 @@ def dense_rows(block: Block) -> Array:
         )
     return _kronecker(
         block, [_residual_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]
-    )
-
-
-def _residual(
-    max_records: int,
-    basis_block: Block,
-    coordinates: tuple[Coordinates, ...],
-    P: Sequence[Array] | None,
-    look_precision: Array,
-    plan_precision: Array,
-) -> BlockResidual:
-    """Return the residual, whose precision is that of the plan's block minus that of the look.
-
-    Parameters
-    ----------
-    max_records : largest allowed number of records, which determines the noise grid.
-    basis_block : block with the strategy rows M of every factor.
-    coordinates : coordinates of every factor, whose rows are T = P^T M.
-    P : one matrix per factor; None if all are the identity.
-    look_precision, plan_precision : diagonals of both precisions in these coordinates, in
-        1/counts^2.
-    """
-    # differences that are rounding errors are set to 0 (no measurement)
-    residual_precision = np.where(
-        plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision,
-        plan_precision - look_precision,
-        0.0,
-    )
-    if not residual_precision.any():
-        return BlockResidual(coordinates=coordinates, look_precision=look_precision, block=None)
-    noise = 1.0 / math.sqrt(float(residual_precision.max()))
-    if residual_precision.shape == ():
-        return BlockResidual(
-            coordinates=coordinates,
-            look_precision=look_precision,
-            block=round_noise_up(replace(basis_block, noise=noise), noise, max_records),
-        )
-    factors = []
-    for k, ((axes, s), factor_coordinates) in enumerate(
-        zip(basis_block.factors, coordinates, strict=True)
-    ):
-        rows = s.rows if P is None else P[k].T @ s.rows
-        factors.append(
-            (
-                axes,
-                Strategy(
-                    sizes=s.sizes,
-                    rows=rows,
-                    pinv=factor_coordinates.right_inverse,
-                    complete=s.complete,
-                ),
-            )
-        )
-    residual_block = replace(
-        basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise
-    )
-    return BlockResidual(
-        coordinates=coordinates,
-        look_precision=look_precision,
-        block=round_noise_up(residual_block, noise, max_records),
     )
 
 

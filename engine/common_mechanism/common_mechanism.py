@@ -105,7 +105,7 @@ class LinearMechanism:
                 " covariance matrix."
             )
         Sigma = (Sigma + Sigma.T) / 2
-        if _has_correlations(Sigma) and not _is_positive(
+        if _has_off_diagonal(Sigma) and not _is_positive(
             _correlation(Sigma) - 8 * EPS * len(B) * np.eye(len(B))
         ):
             raise PlanError(
@@ -245,7 +245,7 @@ class LinearMechanism:
         F = self.whiten(self.B) @ self.row_space.T
         U, T = (
             np.linalg.qr(F)
-            if len(F) > self.rank or _has_correlations(F)
+            if len(F) > self.rank or _has_off_diagonal(F)
             else (np.eye(self.rank), F)
         )
         return U, T
@@ -272,7 +272,7 @@ class LinearMechanism:
         scale = np.sqrt(np.diag(self.Sigma))
         return (
             scale[:, None] * np.linalg.cholesky(_correlation(self.Sigma))
-            if _has_correlations(self.Sigma)
+            if _has_off_diagonal(self.Sigma)
             else scale
         )
 
@@ -491,9 +491,9 @@ def _is_positive(matrix: Array) -> bool:
     return True
 
 
-def _has_correlations(Sigma: Array) -> bool:
-    """Return whether a covariance matrix has entries off its diagonal."""
-    return bool(np.count_nonzero(Sigma) > np.count_nonzero(np.diag(Sigma)))
+def _has_off_diagonal(matrix: Array) -> bool:
+    """Return whether a matrix has an entry off its diagonal that is not 0."""
+    return bool(np.count_nonzero(matrix) > np.count_nonzero(np.diag(matrix)))
 
 
 def _correlation(Sigma: Array) -> Array:

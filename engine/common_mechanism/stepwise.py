@@ -432,7 +432,7 @@ def finish(
                 text=f"{changed} This step is charged alone.",
                 key=key,
             )
-        # The prefix in the ledger tells that this stage was measured on other records than the
+        # The prefix in the ledger marks that this stage was measured on other records than the
         # look.  If this stage is the look of a next choice, the second stage of that choice must
         # then be charged as a separate release, too.
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")

@@ -177,11 +177,11 @@ class _Reader:
         elif kind == STRUCT:
             self.struct(depth + 1)
         else:
-            raise ValueError("a page header has a field of another kind")
+            raise ValueError("a page header has a field of an unknown type")
 
     def _byte(self) -> int:
         if not 0 <= self.position < len(self.content):
-            raise ValueError("a page header leaves the file")
+            raise ValueError("a page header continues beyond the end of the file")
         self.position += 1
         return self.content[self.position - 1]
 
@@ -754,6 +754,6 @@ def _check_formula(
 
 def _mismatch(block: Block) -> PlanError:
     return PlanError(
-        f"The measurements on {list(block.attributes)} do not match the plan: their strategy rows,"
-        " noise or grid differ. Give the package as it was published."
+        f"The measurements on {list(block.attributes)} are damaged, or do not match the plan in"
+        " attributes, strategy rows, weights, noise or grid. Give the package as it was published."
     )

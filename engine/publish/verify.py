@@ -147,8 +147,9 @@ def _options(text: bytes) -> dict[str, Any]:
         type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
     ):
         raise PlanError(
-            f"The option rule in {HOW} must have these entries and no others, all of them numbers:"
-            f" {', '.join(sorted(names))}. Give the package as it was published."
+            f"The option rule in {HOW} must have these entries and no others, all of them numbers"
+            f" below {MAX_RULE_NUMBER:g}: {', '.join(sorted(names))}. Give the package as it was"
+            " published."
         )
     check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
     check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
@@ -421,7 +422,10 @@ def _certificate(text: bytes) -> dict[str, Any]:
     if not isinstance(certificate_fields, dict) or not _is_map(
         certificate_fields.get("files"), {"": (str,)}
     ):
-        raise PlanError("The certificate lists no files. Give the package as it was published.")
+        raise PlanError(
+            "The certificate does not list the files with their digests. Give the package as it was"
+            " published."
+        )
     if not all(
         is_plain_name(name.removeprefix(PUBLISHED)) and len(digest) == 64
         for name, digest in certificate_fields["files"].items()
@@ -435,8 +439,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
         not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()
     ):
         raise PlanError(
-            "The spend in the certificate does not have the fields seq, hash, pcost and utc. Give "
-            "the package as it was published."
+            "The spend in the certificate does not have exactly the fields seq, hash, pcost and utc,"
+            " or one of them has a wrong type. Give the package as it was published."
         )
     check_positive(
         "confidence in the certificate",
