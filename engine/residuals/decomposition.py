@@ -32,10 +32,10 @@ import hashlib
 import itertools
 import math
 import operator
-from collections.abc import Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy
@@ -1173,29 +1173,28 @@ def _distinct_subworkloads(
     )
 
 
-def merged_factors(sub: Subworkload) -> list[Factors]:
-    """Return an estimate of the terms that `merge_terms` returns, without adding Grams.
-
-    A term is left out if it differs from an earlier term of the result in one factor at most.
-    `merge_terms` compares merged terms, so it may return more terms.
-    """
-    merged: list[Factors] = []
-    for term in sub.terms:
-        mergeable = [
-            k
-            for k in merged
-            if [a for a, _ in k] == [a for a, _ in term.factors]
-            and sum(x != y for x, y in zip(k, term.factors, strict=True)) <= 1
-        ]
-        if not mergeable:
-            merged.append(term.factors)
-    return merged
-
-
 # one term of a Gram: the coefficient of a Kronecker product, and the axes and Gram of every factor
 MergedTerm = tuple[float, tuple[tuple[Axes, Factor], ...]]
 # result of `merge_terms`: terms of a Gram, no two of which differ in one factor only
 Merged = list[MergedTerm]
+_Term = TypeVar("_Term")
+
+
+def _merge(terms: list[_Term], add: Callable[[_Term, _Term], _Term | None]) -> list[_Term]:
+    """Replace pairs of terms by their sums until no pair can be added.
+
+    ``add`` returns the sum of two terms, or None if they cannot be added.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for i, j in itertools.combinations(range(len(terms)), 2):
+            if (total := add(terms[i], terms[j])) is not None:
+                terms[i] = total
+                del terms[j]
+                changed = True
+                break
+    return terms
 
 
 def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
@@ -1203,34 +1202,54 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 
     Two such factors are on the same axes.  The merged term contains their weighted sum.
     """
-    terms: Merged = [
+    terms = [
         (t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors))
         for t in sub.terms
     ]
-    changed = True
-    while changed:
-        changed = False
-        for i in range(len(terms)):
-            for j in range(i + 1, len(terms)):
-                if (total := _add_terms(terms[i], terms[j])) is not None:
-                    terms[i] = total
-                    del terms[j]
-                    changed = True
-                    break
-            if changed:
-                break
-    return terms
+    return _merge(terms, _add_terms)
+
+
+def merged_factors(sub: Subworkload) -> list[Factors]:
+    """Return the factors of the terms that `merge_terms` returns, without adding Grams.
+
+    A sum of Grams has the index of the first of them.
+    """
+    # A sum of Grams differs from every other Gram, so every sum gets a new negative number.
+    first_index: dict[int, int] = {}
+
+    def add(a: Factors, b: Factors) -> Factors | None:
+        place = _differing_factor(a, b)
+        if place is None:
+            return None
+        axes, number = a[place]
+        total = -1 - len(first_index)
+        first_index[total] = first_index.get(number, number)
+        return (*a[:place], (axes, total), *a[place + 1 :])
+
+    merged = _merge([term.factors for term in sub.terms], add)
+    return [tuple((axes, first_index.get(k, k)) for axes, k in term) for term in merged]
+
+
+def _differing_factor(
+    a: Sequence[tuple[Axes, object]], b: Sequence[tuple[Axes, object]]
+) -> int | None:
+    """Return the position of the only factor in which two Kronecker products differ.
+
+    The result is None if their factors are on different axes, or if not exactly one differs.
+    """
+    if [axes for axes, _ in a] != [axes for axes, _ in b]:
+        return None
+    # numbers are compared by value and Grams by identity
+    differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a, b, strict=True)) if f != g]
+    return differing[0] if len(differing) == 1 else None
 
 
 def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
     """Return the sum of two terms that differ in one factor; None if the sum is no Kronecker
     product."""
-    if [axes for axes, _ in a[1]] != [axes for axes, _ in b[1]]:
+    k = _differing_factor(a[1], b[1])
+    if k is None:
         return None
-    differing = [k for k, ((_, f), (_, g)) in enumerate(zip(a[1], b[1], strict=True)) if f is not g]
-    if len(differing) != 1:
-        return None
-    (k,) = differing
     axes, f, g = a[1][k][0], a[1][k][1], b[1][k][1]
     total = add_factors([(a[0], f), (b[0], g)], f.sizes)
     return 1.0, (*a[1][:k], (axes, total), *a[1][k + 1 :])

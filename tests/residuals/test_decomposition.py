@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Split, basis, residual_rows
-from engine.residuals.decomposition import axis_partition, decompose, gram_on_axes, merge_terms
+from engine.residuals.decomposition import (
+    axis_partition,
+    decompose,
+    gram_on_axes,
+    merge_terms,
+    merged_factors,
+)
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
 from tests.shapes import SHAPES
@@ -250,6 +256,28 @@ def test_merge_terms_joins_terms_on_equal_axes():
     assert len(merged) == 1
     assembled = scale * gram_on_axes(merged, (0, 1), sub.sizes).dense()
     np.testing.assert_allclose(assembled, expected_gram(workload, ("a", "b")), atol=1e-10)
+
+
+PAIRS = ("marginal", "prefix", "range", "circular")
+
+
+def test_merged_factors_merges_like_merge_terms() -> None:
+    schema = shapes.numeric(5, 4, 3)
+    rng = np.random.default_rng(7)
+    different = 0
+    for _ in range(30):
+        workload = Workload(schema)
+        for _ in range(4):
+            families = {name: str(rng.choice(PAIRS)) for name in "abc"}
+            workload = workload.add(("a", "b", "c"), families)
+        parts = decompose(workload)
+        for sub in parts.subworkloads:
+            expected = [
+                [axes for axes, _ in factors] for _, factors in merge_terms(sub, parts.factors)
+            ]
+            assert [[axes for axes, _ in factors] for factors in merged_factors(sub)] == expected
+            different += 1 < len(expected) < len(sub.terms)
+    assert different
 
 
 @pytest.mark.parametrize(
