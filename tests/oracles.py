@@ -190,7 +190,7 @@ class Explicit:
 
     @property
     def pcost(self):
-        """Privacy cost by definition: the largest diagonal entry of B^T Sigma^-1 B.
+        """Return the privacy cost by definition: the largest diagonal entry of B^T Sigma^-1 B.
 
         For Laplace noise it is the squared epsilon.
         """
@@ -210,17 +210,17 @@ class Explicit:
         return self
 
     def covariance(self, W):
-        """Covariance of the best linear unbiased answers, W (B^T Sigma^-1 B)^+ W^T."""
+        """Return the covariance of the best linear unbiased answers, W (B^T Sigma^-1 B)^+ W^T."""
         half = W @ self.vt.T / self.s
         return half @ half.T
 
     def variances(self, W):
-        """Variances of the best linear unbiased answers; infinite outside the row space."""
+        """Return the variances of the best linear unbiased answers; infinite outside the row space."""
         out = np.sum((W @ self.vt.T / self.s) ** 2, axis=1)
         return np.where(self.answers(W), out, math.inf)
 
     def answers(self, W):
-        """Whether each query lies in the row space of the strategy."""
+        """Return whether each query lies in the row space of the strategy."""
         residual = W - (W @ self.vt.T) @ self.vt
         return np.linalg.norm(residual, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
 
@@ -245,7 +245,6 @@ class LocalExplicit(Explicit):
             part.s, part.vt = s[s > RANK * s[0]], vt[s > RANK * s[0]]
             self.parts.append(part)
         self.answered_by = plan.answered_by
-        self.reach = [set(b.attributes) for b in plan.components]
 
     def of_group(self, number):
         part = self.answered_by[number]

@@ -21,7 +21,7 @@ from engine.workload.families import Random, Total
 
 
 def numeric(*sizes):
-    """Schema of ordered attributes a, b, c, ... with these sizes."""
+    """Return a schema of ordered attributes a, b, c, ... with these sizes."""
     return Schema([Attribute.of_size("abcdefgh"[i], n) for i, n in enumerate(sizes)])
 
 
@@ -37,6 +37,7 @@ def mixed():
 
 
 def nested():
+    """Return queries on the attribute sets a, ab and abc."""
     w = (
         Workload(numeric(4, 3, 3))
         .add("a", "prefix")
@@ -46,11 +47,13 @@ def nested():
 
 
 def disjoint():
+    """Return queries on two pairs without a common attribute."""
     w = Workload(numeric(3, 3, 2, 4)).add(("a", "b"), {"a": "prefix", "b": "range"})
     return w.add(("c", "d"), {"c": "marginal", "d": "circular"})
 
 
 def cyclic():
+    """Return queries on all three pairs of three attributes."""
     w = (
         Workload(numeric(4, 3, 4))
         .add(("a", "b"), "prefix")
@@ -60,11 +63,13 @@ def cyclic():
 
 
 def duplicate_groups():
+    """Return groups that occur two or three times, some with other weights."""
     w = Workload(numeric(4, 3)).add(("a", "b"), "prefix").add(("a", "b"), "prefix", weight=3.0)
     return w.add("a", "range").add("a", "range").add(("a", "b"), "prefix", weight=0.5)
 
 
 def permuted_group():
+    """Return groups whose attributes are not in the order of the schema."""
     w = Workload(numeric(4, 2, 3)).add(
         ("c", "a", "b"), {"a": "prefix", "b": "marginal", "c": "range"}
     )
@@ -72,6 +77,7 @@ def permuted_group():
 
 
 def single_value():
+    """Return queries on a domain with an attribute of one cell."""
     w = (
         Workload(numeric(1, 5, 3))
         .add(("a", "b"), "prefix")
@@ -82,11 +88,13 @@ def single_value():
 
 
 def zero_weight_covered():
+    """Return groups of weight 0 whose queries other groups measure."""
     w = Workload(numeric(4, 3)).add(("a", "b"), "range").add(("a", "b"), "prefix", weight=0.0)
     return w.add("b", "circular", weight=0.0).add((), weight=0.0)
 
 
 def zero_weight_uncovered():
+    """Return groups of weight 0, some with queries that no other group measures."""
     w = Workload(numeric(4, 3, 2)).add(("a", "b"), "prefix").add(("b", "c"), "marginal", weight=0.0)
     return w.add("c", "total", weight=0.0).add(
         "a", Custom([[1, 0, 0, 0], [1, 1, 1, 1]]), weight=0.0
@@ -94,6 +102,7 @@ def zero_weight_uncovered():
 
 
 def zero_weight_partly_measured():
+    """Return groups of weight 0 of whose queries other groups measure only some."""
     windows, ends = Width(2), Custom([[1, 0, 0, 0], [1, 0, 0, -1], [1, 1, 0, 0]])
     w = Workload(numeric(4, 3)).add(("a", "b"), {"a": windows, "b": "prefix"})
     return w.add("a", ends, weight=0.0).add(("b", "a"), {"a": ends, "b": "marginal"}, weight=0.0)
@@ -117,6 +126,7 @@ def query_weights_with_zeros():
 
 
 def one_weighted_query():
+    """Return a marginal in which only one query has a weight."""
     return Workload(numeric(3, 4)).add(("a", "b"), "marginal", query_weights=np.eye(12)[5])
 
 
@@ -125,6 +135,7 @@ def total_only():
 
 
 def empty_set():
+    """Return queries with the family total, one group of them without attributes."""
     w = Workload(numeric(4, 3)).add((), weight=2.0).add(("a", "b"), {"a": "marginal", "b": "total"})
     return w.add("b", "total").add("a", "prefix")
 
@@ -144,6 +155,7 @@ def same_size():
 
 
 def same_size_alone():
+    """Return queries of two families on attributes of equal size, without a pair."""
     return (
         Workload(numeric(6, 6))
         .add("a", "prefix")
@@ -152,6 +164,7 @@ def same_size_alone():
 
 
 def mixed_three():
+    """Return affine queries on a pair, and prefixes of three attributes."""
     w = Workload(numeric(4, 5, 3)).add(("a", "b"), "affine").add(("a", "b", "c"), "prefix")
     return w.add("c", "range", weight=0.2)
 
@@ -226,6 +239,7 @@ def circular():
 
 
 def windows():
+    """Return sliding windows of three widths."""
     w = Workload(numeric(7, 3)).add(("a", "b"), {"a": Width(3), "b": "marginal"}).add("a", Width(7))
     return w.add("a", Width(2), weight=2.0)
 
@@ -244,6 +258,7 @@ def windows_coupled():
 
 
 def mapping_families():
+    """Return groups that have another family for each attribute."""
     w = Workload(numeric(4, 3, 3)).add(
         ("a", "b", "c"), {"a": Width(2), "b": Circular(), "c": Total()}
     )
@@ -282,11 +297,13 @@ def suffixes():
 
 
 def weights_ratio():
+    """Return groups whose weights differ by factors of up to 1e10."""
     w = Workload(numeric(5, 4)).add("a", "prefix", weight=1e5).add("a", "range", weight=1e-5)
     return w.add(("a", "b"), "affine", weight=1e-4).add(("a", "b"), "prefix", weight=1e4)
 
 
 def reversed_pair():
+    """Return queries on a pair in both orders of its attributes."""
     w = (
         Workload(numeric(4, 6))
         .add(("b", "a"), "affine")
@@ -305,6 +322,7 @@ def coupled():
 
 
 def coupled_three():
+    """Return ranges and prefixes of three attributes, and affine queries on a pair."""
     w = Workload(numeric(3, 4, 3)).add(("a", "b", "c"), "range").add(("b", "c", "a"), "prefix")
     return w.add(("a", "c"), "affine")
 
@@ -337,6 +355,7 @@ def half_symmetric():
 
 
 def wide():
+    """Return prefixes of the attributes and pairs of a domain of 196 cells."""
     return Workload.all_ways(numeric(7, 7, 4), ways=(1, 2), family="prefix")
 
 

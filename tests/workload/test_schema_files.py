@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -296,25 +297,20 @@ def test_to_csv_with_too_many_labels_is_refused() -> None:
                         st.sampled_from(["format", "attributes", "name", "kind", "size", "labels", "edges", "x"]),
                         inner, max_size=5), max_leaves=12))  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_any_document_is_read_or_raises_schema_error(document: object) -> None:
+def test_random_document_raises_only_schema_errors(document: object) -> None:
     for read in (
         lambda: Schema.from_dict(document),
         lambda: Attribute.from_dict(document),
         lambda: Schema.from_json(json.dumps(document)),
         lambda: Schema.from_dict({"format": "schema/1", "attributes": [document]}),
     ):
-        try:
-            result = read()
-        except SchemaError:
-            continue
-        assert isinstance(result, (Schema, Attribute))
+        with suppress(SchemaError):
+            read()
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_any_text_is_read_or_raises_schema_error(text: str | bytes) -> None:
+def test_random_text_raises_only_schema_errors(text: str | bytes) -> None:
     for read in (Schema.from_json, Schema.from_csv):
-        try:
+        with suppress(SchemaError):
             read(text)
-        except SchemaError:
-            continue
