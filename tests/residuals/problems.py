@@ -11,6 +11,7 @@ TIGHT = Options(gap=1e-6)
 
 
 def kron(*matrices):
+    """Return the Kronecker product of any number of matrices."""
     out = np.ones((1, 1))
     for m in matrices:
         out = np.kron(out, m)
@@ -18,11 +19,12 @@ def kron(*matrices):
 
 
 def residual_basis(sizes):
-    """Orthonormal basis of the residual space, shape (cells, residual coordinates)."""
+    """Return an orthonormal basis of the residual space, shape (cells, residual coordinates)."""
     return kron(*(basis(n) for n in sizes))
 
 
 def residual_rows(rows, sizes):
+    """Return query rows in coordinates of the residual space."""
     return rows @ residual_basis(sizes)
 
 
@@ -69,9 +71,11 @@ PROBLEMS = {  # name -> (sizes, query rows on the cells)
 
 
 def problem_of(name, cls=DualProblem, low_rank=False):
+    """Return a problem of `PROBLEMS`, given by its query rows (low rank) or their Gram matrix."""
     sizes, rows = PROBLEMS[name]
-    c = residual_rows(rows, sizes)
-    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    residuals = residual_rows(rows, sizes)
+    matrix = residuals if low_rank else residuals.T @ residuals
+    factor = Factor(sizes=sizes, matrix=matrix, low_rank=low_rank)
     return cls(lift=Lift(sizes), factor=factor)
 
 

@@ -38,8 +38,8 @@ SYMMETRIC = {
 @pytest.mark.parametrize("name", SYMMETRIC)
 def test_symmetry_reduction_preserves_optimum(name, monkeypatch):
     sizes, rows, cells = SYMMETRIC[name]
-    c = residual_rows(rows, sizes)
-    factor = Factor(sizes=sizes, matrix=c.T @ c)
+    residuals = residual_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=residuals.T @ residuals)
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 10**9)
     plain = DualProblem(lift=Lift(sizes), factor=factor)
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
@@ -51,8 +51,9 @@ def test_symmetry_reduction_preserves_optimum(name, monkeypatch):
     assert other.value == pytest.approx(one.value, rel=1e-5)
     assert other.bound <= one.value * (1 + 1e-9)
     assert one.bound <= other.value * (1 + 1e-9)
-    check_solution(other, c.T @ c)
+    check_solution(other, residuals.T @ residuals)
     assert sum(map(len, reduced.roots)) == sum(map(len, plain.roots))
+    # One variable of the reduced problem is the total weight of several equivalent cells.
     mass = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
     spread = (mass / reduced.multiplicity)[reduced.orbit]
     assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
@@ -62,8 +63,10 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
     rng = np.random.default_rng(2)
     for sizes in ((7,), (4, 4), (3, 3, 3)):
-        c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
-        problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
+        residuals = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
+        problem = DualProblem(
+            lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=residuals.T @ residuals)
+        )
         assert problem.variables == math.prod(sizes)
     # These two attributes have equal sizes but different queries, so exchanging them is no
     # symmetry.
@@ -79,6 +82,8 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
 def test_symmetry_reduction_nearly_symmetric_gram_is_exact(weaken, monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
     rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
-    c = residual_rows(rows, (5, 5))
-    reduced = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=c.T @ c))
-    check_solution(solve(reduced), c.T @ c)
+    residuals = residual_rows(rows, (5, 5))
+    reduced = DualProblem(
+        lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=residuals.T @ residuals)
+    )
+    check_solution(solve(reduced), residuals.T @ residuals)
