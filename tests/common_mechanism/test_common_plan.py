@@ -103,6 +103,14 @@ def cases():
         "only the total",
         [make_plan(Workload(numeric(3, 4)).add((name,), "marginal")) for name in "ab"],
     )
+    bins, pair = Custom(matrix=cuts(0, 2, 4, 5)), Workload(numeric(5, 4))
+    yield (
+        "weighted look on a subspace",
+        [
+            make_plan(pair.add(("a", "b"), {"a": bins, "b": "prefix"})),
+            make_plan(pair.add(("a", "b"), {"a": "range", "b": "marginal"})),
+        ],
+    )
     one = Workload(numeric(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
     yield (
         "tuned centers of one attribute",
