@@ -79,12 +79,8 @@ def rehearse(plan: Plan) -> str:
             st.info("No rehearsal of this plan yet. A rehearsal costs nothing.", icon="🎭")
         return script
     measurement = load_rehearsal(plan, finished_job.result)
-    st.warning(
-        "REHEARSAL on simulated records: do not publish these numbers. Nothing was spent.",
-        icon="🎭",
-    )
-    note = rehearsal_size.example_note("rows", plan.schema)
-    rehearsal_size.what_determines(plan.to_json(), rows, seed, note)
+    rehearsal_size.draw_warning("rows", plan.schema)
+    rehearsal_size.what_determines(plan.to_json(), rows, seed)
     records = results_view.simulated_records(plan.schema.to_json(), rows, seed)
     results_view.views(
         measurement,

@@ -233,7 +233,7 @@ def test_release_reads_the_count_column(ledger: Ledger, count_table: Path) -> No
     wait(session.press("check_records"))
     assert "if it is the number of records of each row" in session.errors()
     wait(confirm_release(session).press("release"))
-    assert "“Yes: column of counts: n”" in session.errors()
+    assert "“Yes, counts of records: n”" in session.errors()
     session.set(step=FILE).set(rows_are="counted")
     assert "enter the column of counts" in session.text()
     session.set(number_column="n", person_how=True, person_column="a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 import demo_data
 from engine.workload import Schema, Workload
@@ -119,6 +120,16 @@ def test_published_tables_have_few_words(visit: Visit) -> None:
 def test_schema_grid_shows_all_columns(visit: Visit) -> None:
     open_at(visit, "schema", WIDTH)
     assert visit.page.get_by_test_id("stDataFrame").evaluate(IS_CUT) is False
+
+
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_formats_of_records_file_are_not_cut(visit: Visit, width: int) -> None:
+    open_at(visit, "release", width)
+    visit.press("Next: File")
+    formats = visit.page.get_by_test_id("stFileUploaderDropzoneInstructions").get_by_text("ARROW")
+    expect(formats).to_contain_text("ZST")
+    assert formats.evaluate("(text) => text.scrollWidth <= text.clientWidth + 1")
+    assert formats.evaluate("(text) => getComputedStyle(text).whiteSpace") == "normal"
 
 
 def test_first_start_button_is_on_phone_screen(visit: Visit) -> None:

@@ -88,12 +88,8 @@ def draw(
                 icon="🎭",
             )
         return script
-    st.warning(
-        "REHEARSAL on simulated records: do not publish. Nothing was spent.",
-        icon="🎭",
-    )
-    note = rehearsal_size.example_note("coarse_rows", look.schema)
-    rehearsal_size.what_determines(common.to_json(), rows, seed, note)
+    rehearsal_size.draw_warning("coarse_rows", look.schema)
+    rehearsal_size.what_determines(common.to_json(), rows, seed)
     # If the user repeats the first measurement, its job has the same key as before. The start time
     # in the keys of the later jobs keeps the page from showing results of the earlier measurement.
     _step(

@@ -42,11 +42,11 @@ ENCODINGS = {
     "shift_jis": "Shift JIS",
     "gb18030": "GB 18030",
 }
-# Maps RECORDS, COUNTED and IGNORED to answers to the question: does a column count the records?
+# Maps RECORDS, COUNTED and IGNORED to answers to the question: is there a column of counts or weights?
 ROWS_ARE = {
-    RECORDS: "No: one row per record",
-    COUNTED: "Yes: column of counts",
-    IGNORED: "No: columns to ignore",
+    RECORDS: "No",
+    COUNTED: "Yes, counts of records",
+    IGNORED: "Yes, ignore it",
 }
 
 
@@ -405,16 +405,15 @@ def _encoding(name: str) -> None:
 def _rows_are() -> None:
     """Draw the choice of what a row is, and if necessary the field for the columns."""
     rows_are = st.radio(
-        "Does a column contain the number of records?",
+        "Is there a column of counts or weights?",
         list(ROWS_ARE),
         format_func=ROWS_ARE.__getitem__,
         horizontal=True,
         key="rows_are",
         persist_state="session",
         help=(
-            "Choose “Yes: column of counts” if each row stands for several records. Sampling "
-            "weights are not numbers of records: choose “No: columns to ignore” and name their "
-            "column."
+            f"Choose “{ROWS_ARE[COUNTED]}” if each row stands for as many records as the column"
+            f" states. Sampling weights are not counts: choose “{ROWS_ARE[IGNORED]}”."
         ),
     )
     if rows_are != RECORDS:

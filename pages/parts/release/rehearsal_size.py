@@ -22,7 +22,7 @@ MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 QUICK_QUERIES, QUICK_RECORDS = 2_000_000, 200_000
 
 
-EXAMPLE_SIZE = f"{DEFAULT_RECORDS:,} is an example: enter your own number."
+EXAMPLE_SIZE = f"{DEFAULT_RECORDS:,} records are assumed: enter your own number above."
 
 
 def records_field(place: DeltaGenerator, key: str, schema: Schema, max_records: int) -> int:
@@ -39,10 +39,16 @@ def records_field(place: DeltaGenerator, key: str, schema: Schema, max_records: 
     return int(number)
 
 
-def example_note(key: str, schema: Schema) -> str:
-    """Return a note if the number of records is an example that nobody entered, otherwise ""."""
-    is_example = _public_records(schema) == 0 and st.session_state[key] == DEFAULT_RECORDS
-    return EXAMPLE_SIZE if is_example else ""
+def draw_warning(key: str, schema: Schema) -> None:
+    """Draw the warning that all numbers are rehearsed.
+
+    If nobody entered the number of records, the warning states the assumed number. ``key`` is the
+    session key of that number.
+    """
+    text = "REHEARSAL on simulated records: do not publish these numbers. Nothing was spent."
+    if _public_records(schema) == 0 and st.session_state[key] == DEFAULT_RECORDS:
+        text += f" {EXAMPLE_SIZE}"
+    st.warning(text, icon="🎭")
 
 
 def seed(place: DeltaGenerator, key: str) -> int:
@@ -60,10 +66,10 @@ def seed(place: DeltaGenerator, key: str) -> int:
     return int(number)
 
 
-def what_determines(plan_text: str, rows: int, seed: int, note: str = "") -> None:
+def what_determines(plan_text: str, rows: int, seed: int) -> None:
     """Draw what determines the numbers of a rehearsal: a code of the plan, ``rows`` and ``seed``.
 
-    ``plan_text`` is the plan as JSON, and ``note`` a further sentence on the number of records.
+    ``plan_text`` is the plan as JSON.
 
     The code is a digest of ``plan_text``. `Plan.hash` is only a digest of the request: two plans of
     one request can differ in their last digits, and this changes all noise.
@@ -71,7 +77,7 @@ def what_determines(plan_text: str, rows: int, seed: int, note: str = "") -> Non
     code = hashlib.sha256(plan_text.encode()).hexdigest()[:8]
     st.caption(
         f"Plan {code}, {pluralize(rows, 'record')}, seed {seed}. The same three give the same"
-        f" numbers in every session. {note}"
+        " numbers in every session."
     )
 
 

@@ -29,6 +29,7 @@ from pages.parts.workload import (
 )
 
 PAGE = 100  # answers per page
+SETTINGS = "Confidence and limits"  # label of the popover with the settings of the answers
 CORRELATED = "These answers can share noise, so the share on one page can differ from {:g}%."
 SIGNS = {"minus": -1.0, "plus": 1.0}  # factor of the second query in a sum or difference
 
@@ -93,18 +94,20 @@ def browse(
     records : simulated records of a rehearsal; if given, true counts are drawn too.
     name : start of the names of downloaded files, and part of widget keys: unique on the page.
     """
-    left, right = st.columns([3, 1])
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
     with left:
         number = group_choice.choose_group(measurement.plan, key=f"{key}_group")
-    confidence = right.number_input(
-        "Confidence",
-        0.5,
-        0.999,
-        0.95,
-        step=0.01,
-        key=f"{key}_confidence",
-        help="How often the interval contains the true count",
-    )
+    with right.popover(SETTINGS, width="stretch"):
+        confidence = st.number_input(
+            "Confidence",
+            0.5,
+            0.999,
+            0.95,
+            step=0.01,
+            key=f"{key}_confidence",
+            help="How often the interval contains the true count",
+        )
+        record_count_form.linked_limits(f"{key}_limits")
     plan = measurement.plan
 
     def read(first: int, end: int) -> Any:
@@ -138,7 +141,7 @@ def browse(
         st.caption(
             f"{quality_counts_text(answers)} Publishable: standard error at most"
             f" {scale.publishable:.0%} of the answer; doubtful: at most {scale.doubtful:.0%}."
-            " Change these limits on Preview."
+            f" Change these limits in {SETTINGS}."
         )
     full_table = queries.full_table(read)
     figure_view.table(

@@ -60,7 +60,8 @@ SCRIPT = """<script>
 # The title of a page is at the height of Streamlit's toolbar, on a phone below it. The toolbar is
 # transparent, and clicks between its buttons reach the page below. The selector #root gives these
 # rules precedence over those of Streamlit. The tint of a chosen pill is removed, because its text
-# has too little contrast on the tint in the dark theme.
+# has too little contrast on the tint in the dark theme. The list of file formats is wrapped, because
+# Streamlit would cut it.
 STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
@@ -69,6 +70,7 @@ STYLE = b"""<style>
 #root :is([data-testid=stHeader], [data-testid=stToolbar]) {pointer-events: none}
 #root [data-testid=stHeader] button {pointer-events: auto}
 #root button[data-variant=pills][aria-pressed=true] {background: none}
+#root [data-testid=stFileUploaderDropzoneInstructions] * {white-space: normal; overflow: visible}
 #root [data-testid=stSidebarHeader] {height: 2.5rem}
 #root [data-testid=stSidebarNav] {margin-top: 0}
 @media (min-width: 768px) {

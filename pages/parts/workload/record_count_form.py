@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
@@ -9,6 +11,20 @@ from engine.analysis import NoiseScale
 from pages.parts.shell.error_text import show_errors
 
 RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_doubtful"
+# Label, default in percent and session key of the largest CV of a publishable and of a doubtful
+# answer.
+LIMITS = (
+    ("Maximum CV to publish (%)", 15.0, PUBLISHABLE),
+    ("Maximum CV with a warning (%)", 30.0, DOUBTFUL),
+)
+# Arguments of the fields of these limits.
+PERCENT: dict[str, Any] = {
+    "min_value": 0.1,
+    "max_value": 1000.0,
+    "step": 5.0,
+    "format": "%g",
+    "help": "Coefficient of variation: standard error / answer, in percent.",
+}
 
 
 def draw() -> NoiseScale | None:
@@ -40,8 +56,26 @@ def limits(left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:
 
     The coefficients of variation (CV) are in percent.
     """
-    publishable = _percent(left, "Maximum CV to publish (%)", 15.0, PUBLISHABLE)
-    return publishable, _percent(right, "Maximum CV with a warning (%)", 30.0, DOUBTFUL)
+    publishable, doubtful = (
+        place.number_input(label, value=default, key=name, persist_state="session", **PERCENT)
+        for place, (label, default, name) in zip((left, right), LIMITS, strict=True)
+    )
+    return publishable, doubtful
+
+
+def linked_limits(key: str) -> None:
+    """Draw the fields of `limits` for a view that a page can contain several times.
+
+    ``key`` is the start of the widget keys. Every change applies to all such fields.
+    """
+    for label, default, name in LIMITS:
+        copy = f"{key}_{name}"
+        st.session_state[copy] = st.session_state.get(name, default)
+        st.number_input(label, **PERCENT, key=copy, on_change=_copy, args=(copy, name))
+
+
+def _copy(source: str, target: str) -> None:
+    st.session_state[target] = st.session_state[source]
 
 
 def entered_scale() -> NoiseScale | None:
@@ -62,21 +96,7 @@ def entered_limits() -> NoiseScale | None:
     with show_errors():
         return NoiseScale(
             records=form.get(RECORDS) or 1,
-            publishable=form.get(PUBLISHABLE, 15.0) / 100,
-            doubtful=form.get(DOUBTFUL, 30.0) / 100,
+            publishable=form.get(PUBLISHABLE, LIMITS[0][1]) / 100,
+            doubtful=form.get(DOUBTFUL, LIMITS[1][1]) / 100,
         )
     return None
-
-
-def _percent(place: DeltaGenerator, label: str, start: float, key: str) -> float:
-    return place.number_input(
-        label,
-        0.1,
-        1000.0,
-        start,
-        step=5.0,
-        format="%g",
-        key=key,
-        persist_state="session",
-        help="Coefficient of variation: standard error / answer, in percent.",
-    )

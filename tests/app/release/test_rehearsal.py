@@ -39,11 +39,11 @@ def test_rehearsal_names_the_number_of_records_an_example_until_one_is_entered()
     session = wait(Session(plan=permalink.packed(studio)).go("release"))
     wait(session.press("rehearse"))
     assert session.app.session_state["rows"] == 10_000
-    assert "10,000 is an example" in session.text()
+    assert "10,000 records are assumed: enter your own number" in session.text()
     wait(session.set(rows=9_000).press("rehearse"))
-    assert "is an example" not in session.text()
+    assert "are assumed" not in session.text()
     survey = open_demo("survey", (1,), page="release")
-    assert "is an example" not in wait(survey.set(seed=7).press("rehearse")).text()
+    assert "are assumed" not in wait(survey.set(seed=7).press("rehearse")).text()
 
 
 def test_file_step_proposes_records_of_demo() -> None:
@@ -238,3 +238,14 @@ def test_rehearsal_has_records_of_demo_or_expected_records() -> None:
     wait(session.press("rehearse"))
     following = next(b for b in session.app.button if b.key == "step_next")
     assert following.proto.type == "primary"
+
+
+def test_limits_of_answers_are_changed_beside_answers() -> None:
+    session = open_demo("survey", (1,), page="release")
+    wait(session.press("rehearse"))
+    assert "at most 15% of the answer" in session.text()
+    assert "Change these limits in Confidence and limits." in session.text()
+    session.set(rehearsal_limits_scale_publishable=20.0)
+    assert "at most 20% of the answer" in session.text()
+    session.set(rehearsal_view="Published tables")
+    assert session.app.number_input(key="scale_publishable").value == 20.0
