@@ -510,7 +510,7 @@ def test_starting_roots_of_intervals_match_search_with_matrices(monkeypatch):
         assert norm == pytest.approx(nuclear_norm(workload, reduced, other), rel=1e-3)
 
 
-def test_starting_roots_use_matrices_for_other_queries(monkeypatch):
+def test_only_interval_queries_have_single_intervals(monkeypatch):
     monkeypatch.setattr("engine.bounds.lower_bounds.MIN_LINEAR_CELLS", 2)
     intervals = Workload(numeric(5, 4)).add(("a", "b"), "prefix")
     assert single_intervals(reduce_workload(intervals), 0) is not None

@@ -229,7 +229,7 @@ def test_shares_above_picture_matches_verdict():
         assert above == pytest.approx((estimate >= ratio).mean())
 
 
-def test_pictures_of_released_look_have_no_mark():
+def test_pictures_of_released_look_have_no_rehearsal_mark():
     first_stage = measure(COMMON.look, RECORDS, rehearsal=True)
     released = type(first_stage)(**{**vars(first_stage), "rehearsal": False})
     for picture in (

@@ -185,7 +185,7 @@ def test_alternating_plan_matches_matrices_and_round_trips():
 
 
 @pytest.mark.parametrize("shape", ["nested", "custom_matrix", "coupled"])
-def test_forecast_is_positive_and_finite(shape):
+def test_forecast_of_small_workload_is_positive_and_small(shape):
     expected = forecast(workload_of(shape))
     assert 0 < expected.seconds < 10
     assert 0 < expected.memory < 1e9

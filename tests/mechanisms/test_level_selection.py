@@ -28,6 +28,7 @@ from engine.workload.families import family
 
 
 def workload(name, *sizes):
+    """Return the query matrix of a family of queries on each axis."""
     rows = np.ones((1, 1))
     for n in sizes:
         rows = np.kron(rows, family(name).rows((n,)))

@@ -126,7 +126,7 @@ def test_repr_is_short_and_escapes_names(tmp_path: Path) -> None:
         assert not any(text in shown for text in ("<i>", "<b>"))
     assert "&lt;i&gt;d" in released_html(tmp_path)
     assert "queries 19" in repr(WORKLOAD)
-    assert f"rmse {PLAN.rmse:.3g}"[:8] in repr(PLAN)
+    assert f"rmse {PLAN.rmse:.3g}"[:8] in repr(PLAN)  # the word and the first three characters
     assert "REHEARSAL" in repr(rehearsed)
     assert "REHEARSAL" in rehearsed._repr_html_()
     assert "best querysmasher" in repr(compared)

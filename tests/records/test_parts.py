@@ -156,8 +156,8 @@ def test_sum_of_capped_shards_needs_split_by_person(tmp_path: Path) -> None:
     frame = records()
     expected = counts_for(CAPPED, frame, person="person")
     assert expected.rows_over_cap > 20
-    halves = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
-    parts = [counts_for(CAPPED, part, person="person") for part in halves]
+    thirds = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
+    parts = [counts_for(CAPPED, part, person="person") for part in thirds]
     with pytest.raises(DataError, match="split_by_person"):
         Counts.sum(parts)
     with pytest.raises(DataError, match="split_by_person"):

@@ -85,7 +85,7 @@ def test_rehearsal_seed_is_same_in_other_process(small_plan, tmp_path) -> None:
 
 
 def test_rehearsal_seeds_have_planned_variances(small_plan) -> None:
-    """Answers of successive seeds are uncorrelated."""
+    """Answers of successive seeds are also uncorrelated."""
     draws = np.array([rehearsed_answers(small_plan, seed=s) for s in range(400)])
     std = np.sqrt(
         np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])

@@ -194,7 +194,7 @@ def test_cells_of_weight_zero_keep_accuracy(with_total):
         (3650, "ranges", 4.08237),
     ],
 )
-def test_solve_with_total_reproduces_table(cells, mix, rmse):
+def test_solve_with_total_reproduces_published_rmse(cells, mix, rmse):
     solution = solve(space_of(cells, mix, with_total=True))
     queries = cells if mix == "prefix" else cells * (cells + 1) / 2
     assert np.sqrt(solution.value / queries) == pytest.approx(rmse, abs=1.5e-5)
@@ -213,7 +213,7 @@ def test_solve_with_total_reproduces_table(cells, mix, rmse):
         (3650, {"marginal": 1.0, "prefix": 1.0, "ranges": 0.001}, 372.440),
     ],
 )
-def test_residual_space_reproduces_table(cells, weights, trace):
+def test_residual_space_reproduces_published_trace(cells, weights, trace):
     solution = solve(IntervalSpace(gram=IntervalGram(cells=cells, **weights)))
     assert solution.trace == pytest.approx(trace, rel=4e-6)
     assert solution.gap <= 5e-7
