@@ -824,37 +824,59 @@ def _column(values: pd.Series) -> pa.Array:
 TableEntries = list[tuple[str, Group, list[str]]]
 
 
+# texts of README.md, which must not change within a format
+USE_TEXT = """
+## Which number to use
+
+To read one number, or to hand out tables: `published`. To add up, compare, test or model: `estimate`, whose
+errors are exact and do not pile up as bias. The intervals of published counts come from an empirical Bayes
+bootstrap: they hold on average over the cells of a table. Suppressed cells are in all sums: the rule keeps
+readers from numbers that are mostly noise, while people are protected by the noise itself.
+"""
+DETERMINED_TEXT = """
+## Attributes that follow from others
+
+According to the measurement, each value of the first attribute belongs to one value of the second one, possibly
+with a few exceptions that the noise hides. Tables with the second attribute then follow from tables with the
+first one, and the errors of published counts take this into account.
+"""
+OPEN_TEXT = """
+`integers.csv` has the released whole numbers of every space of attributes in `spaces.csv`. Times `grid`,
+through one matrix per attribute (`matrix*.csv`), they are what the space adds to the cells of a table;
+what attributes it does not have share it out by `centers.csv`. Their noise is independent, of standard
+deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from them and compares.
+"""
+LINEAR_TEXT = """
+The plan measures attributes jointly. `integers.csv` has its released whole numbers; times `grid` they
+have independent noise of standard deviation `noise`. Row i of `table*_weights.csv` has the weights by
+which they make estimate i of that table. `Rscript recompute.R` makes estimates and standard errors from
+them and compares; the error of any sum follows from the sum of the weights.
+"""
+CHECK_TEXT = f"""
+`{CHECK_COLUMN}` in `tables.csv` is the estimate of the sum of the first and the last number of a table.
+The script compares it; it is not the total of the table.
+"""
+VERIFY_TEXT = """
+With the project, `verify --package` makes every file again from `plan.json`, `measurements.npz` and the
+choices in `how.json`, and compares.
+"""
+
+
 def _readme(uncertainty: Uncertainty, entries: TableEntries, confidence: float) -> str:
     measurement = uncertainty.published.measurement
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
     )
-    lines = [
-        f"# {title}",
-        "",
-        markdown(plan.schema.promise(plan.budget)),
-        "",
-        markdown(plan.meaning),
-        "",
-        "## Tables",
-        "",
-    ]
-    contents = [
-        f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in entries
-    ]
-    lines += [
-        f"- {name}.csv: {markdown(text)}"
-        for (name, _, _), text in zip(entries, contents, strict=True)
-    ]
+    lines = [f"# {title}", "", markdown(plan.schema.promise(plan.budget)), ""]
+    lines += [markdown(plan.meaning), "", "## Tables", ""]
+    for name, group, _ in entries:
+        text = f"{group.family_text}, {set_name(group.attributes) or 'all records'}"
+        lines.append(f"- {name}.csv: {markdown(text)}")
     lines += [
         "",
-        (
-            "`registry.json` says what public registries of deployments ask for, as far as it is"
-            " known here."
-        ),
-    ]
-    lines += [
+        "`registry.json` says what public registries of deployments ask for, as far as it is known"
+        " here.",
         "",
         "## Columns",
         "",
@@ -862,114 +884,32 @@ def _readme(uncertainty: Uncertainty, entries: TableEntries, confidence: float) 
         "",
     ]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
-    if any(is_cells(g) for _, g, _ in entries):
+    if any(is_cells(group) for _, group, _ in entries):
         lines += ["", "## Suppressed counts and sums", "", SUMS_NOTE, ""]
         lines += [f"- `{name}`: {words}" for name, words in SUMS.items()]
-    lines += [
-        "",
-        "## Which number to use",
-        "",
-        (
-            "To read one number, or to hand out tables: `published`. To add up, compare, test or"
-            " model: `estimate`, whose"
-        ),
-        (
-            "errors are exact and do not pile up as bias. The intervals of published counts come"
-            " from an empirical Bayes"
-        ),
-        (
-            "bootstrap: they hold on average over the cells of a table. Suppressed cells are in all"
-            " sums: the rule keeps"
-        ),
-        (
-            "readers from numbers that are mostly noise, while people are protected by the noise"
-            " itself."
-        ),
-        "",
-    ]
+    lines += USE_TEXT.splitlines()
     if uncertainty.determined:
-        lines += [
-            "## Attributes that follow from others",
-            "",
-            (
-                "According to the measurement, each value of the first attribute belongs to one"
-                " value of the second one, possibly"
-            ),
-            (
-                "with a few exceptions that the noise hides. Tables with the second attribute then"
-                " follow from tables with the"
-            ),
-            "first one, and the errors of published counts take this into account.",
-            "",
-        ]
+        lines += [*DETERMINED_TEXT.splitlines(), ""]
         lines += [
             f"- {markdown(source)} determines {markdown(name)}"
             for name, source in uncertainty.determined.items()
-        ] + [""]
-    lines += ["## Recomputing", ""]
+        ]
+    return "\n".join([*lines, "", "## Recomputing", _recomputing_text(measurement)])
+
+
+def _recomputing_text(measurement: Measurement) -> str:
+    """Return the last section of README.md, without its heading."""
     if is_open(measurement):
-        lines += [
-            (
-                "`integers.csv` has the released whole numbers of every space of attributes in"
-                " `spaces.csv`. Times `grid`,"
-            ),
-            (
-                "through one matrix per attribute (`matrix*.csv`), they are what the space adds to"
-                " the cells of a table;"
-            ),
-            (
-                "what attributes it does not have share it out by `centers.csv`. Their noise is"
-                " independent, of standard"
-            ),
-            (
-                "deviation `noise`. `Rscript recompute.R` makes estimates and standard errors from"
-                " them and compares."
-            ),
-        ]
-    elif is_linear(measurement):
-        lines += [
-            (
-                "The plan measures attributes jointly. `integers.csv` has its released whole"
-                " numbers; times `grid` they"
-            ),
-            (
-                "have independent noise of standard deviation `noise`. Row i of"
-                " `table*_weights.csv` has the weights by"
-            ),
-            (
-                "which they make estimate i of that table. `Rscript recompute.R` makes estimates"
-                " and standard errors from"
-            ),
-            "them and compares; the error of any sum follows from the sum of the weights.",
-        ]
-        lines += (
-            ["The last integer, 1 without noise, stands for the exact totals."]
-            if plan.schema.invariants
-            else []
-        )
-    else:
-        lines.append(
-            "The plan measures attributes jointly; the package of the release has its integers and"
-            " equations."
-        )
-    if is_open(measurement) or is_linear(measurement):
-        lines += [
-            "",
-            (
-                f"`{CHECK_COLUMN}` in `tables.csv` is the estimate of the sum of the first and"
-                " the last number of a table."
-            ),
-            "The script compares it; it is not the total of the table.",
-        ]
-    lines += [
-        "",
-        (
-            "With the project, `verify --package` makes every file again from `plan.json`,"
-            " `measurements.npz` and the"
-        ),
-        "choices in `how.json`, and compares.",
-    ]
-    return "\n".join(lines) + "\n"
+        return OPEN_TEXT + CHECK_TEXT + VERIFY_TEXT
+    if is_linear(measurement):
+        exact_text = ""
+        if measurement.plan.schema.invariants:
+            exact_text = "The last integer, 1 without noise, stands for the exact totals.\n"
+        return LINEAR_TEXT + exact_text + CHECK_TEXT + VERIFY_TEXT
+    return (
+        "\nThe plan measures attributes jointly; the package of the release has its integers and"
+        f" equations.\n{VERIFY_TEXT}"
+    )
 
 
 def _codebook(schema: Schema) -> str:
