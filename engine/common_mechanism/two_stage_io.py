@@ -271,8 +271,8 @@ def write_second_stage(
 ) -> None:
     """Write the result file of the second stage: the chosen option i with the combined estimates.
 
-    If option i is a closer look (`has_next_choice`), it is the look of the next choice, and the
-    file has the format of `write_look`.
+    If option i is a closer look (`has_next_choice`), it is the look of the next choice.  The file
+    then has the contents that `write_look` writes, and the key of the look before.
     """
     measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, i) and common.following is not None:

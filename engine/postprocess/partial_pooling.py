@@ -307,8 +307,8 @@ def _triple_weights(
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
-    # The true cells differ from the model with variances that are proportional to the product of
-    # the one-way shares and that sum to the excess.
+    # The true cells are assumed to differ from the model with variances that are proportional to the
+    # product of the one-way shares and that sum to the excess.
     share_product = np.multiply.outer(np.multiply.outer(i, j), k)
     return np.asarray(1.0 / (estimate.variance + excess * share_product))
 

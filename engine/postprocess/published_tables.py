@@ -93,10 +93,10 @@ class Published:
         tables are not integer.
 
     Guarantee: no cell is negative, unless ``fit`` is "none".  Overlapping tables agree exactly if
-    they are integer, and up to rounding errors otherwise.  Impossible cells of the schema are exactly 0.
-    Public tables of the schema are reproduced exactly, but integer tables only if the number of
-    records is the public one.  Published numbers are biased, so standard errors and intervals of
-    the measurement do not apply to them.
+    they are integer, and up to rounding errors otherwise.  Impossible cells of the schema are
+    exactly 0.  Public tables of the schema are reproduced exactly, but integer tables only if the
+    number of records is the public one.  Published numbers are biased, unless ``fit`` is "none".
+    Standard errors and intervals of the measurement do not apply to them.
     """
 
     measurement: Measurement
