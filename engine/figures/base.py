@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -95,8 +96,14 @@ def short_query_text(text: str, name: str) -> str:
 def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
     """Return axis labels, escaped for HTML and cut to ``most`` characters.
 
-    No label is cut if two different labels would become equal.
+    No label is cut if two different labels would become equal.  The operators <= and >= of query
+    texts become one character.
+
+    >>> axis_labels(["<= 8", "18 <= age < 30", "<=50K"])
+    ['≤ 8', '18 ≤ age &lt; 30', '&lt;=50K']
     """
+    # A label of the schema, such as "<=50K", has no space after the operator.
+    texts = [re.sub("(?<![^ ])<= ", "≤ ", re.sub("(?<![^ ])>= ", "≥ ", text)) for text in texts]
     shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
     return [
         html.escape(text)

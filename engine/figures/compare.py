@@ -79,6 +79,9 @@ COLUMN_TITLES = {
 }
 
 
+MARKER_SIZE_PX = 13
+
+
 def ranking(comparison: Comparison) -> pd.DataFrame:
     """Return the table of the mechanisms with a result, best first, for display.
 
@@ -303,7 +306,7 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
             "x": [gap],
             "y": [text],
             "mode": "markers",
-            "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
+            "marker": {"color": style.color, "symbol": style.symbol, "size": MARKER_SIZE_PX},
             "hovertemplate": f"{text}<br>{error_text}<extra></extra>",
             "meta": label,
         }
@@ -388,17 +391,30 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     times = [math.log10(max(float(table["seconds"][label]), 1e-3)) for label in labels]
     x_range = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
     texts = [wrap_label(axis_labels([title_of(label)])[0]) for label in labels]
+    places = [
+        (
+            (time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX,
+            (relative.gaps[label] + margin) / (relative.largest + 2.0 * margin) * plot_height,
+        )
+        for time, label in zip(times, labels, strict=True)
+    ]
     text_positions = label_places(
-        [(time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX for time in times],
-        [
-            (relative.gaps[label] + margin) / (relative.largest + 2.0 * margin) * plot_height
-            for label in labels
-        ],
-        texts,
-        across=MIN_PLOT_WIDTH_PX,
+        [x for x, _ in places], [y for _, y in places], texts, across=MIN_PLOT_WIDTH_PX
     )
+    # The legend contains a label without space next to its marker, and the labels of markers that
+    # cover each other.
+    in_legend = [
+        not position
+        or any(
+            math.dist(place, other) < MARKER_SIZE_PX
+            for other in places[:number] + places[number + 1 :]
+        )
+        for number, (place, position) in enumerate(zip(places, text_positions, strict=True))
+    ]
     traces = []
-    for label, text, text_position in zip(labels, texts, text_positions, strict=True):
+    for label, text, text_position, is_in_legend in zip(
+        labels, texts, text_positions, in_legend, strict=True
+    ):
         style, seconds = mechanism_style(label), float(table["seconds"][label])
         gap = relative.gaps[label]
         mark = {
@@ -408,11 +424,10 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
             "mode": "markers+text" if text_position else "markers",
             "text": text,
             "name": text,
-            # If there is no space for the label next to the marker, the legend contains the label.
-            "showlegend": not text_position,
+            "showlegend": is_in_legend,
             "textposition": text_position or "top center",
             "cliponaxis": False,
-            "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
+            "marker": {"color": style.color, "symbol": style.symbol, "size": MARKER_SIZE_PX},
             "hovertemplate": (
                 f"{text}<br>{gap_words(gap, relative.reference)} after {duration_text(seconds)}"
                 "<extra></extra>"
@@ -432,7 +447,7 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
         ),
         "yaxis": y_axis,
         "height": height,
-        "showlegend": not all(text_positions),
+        "showlegend": any(in_legend),
         "legend": LEGEND,
     }
     fastest = min(labels, key=lambda label: float(table["seconds"][label]), default="")

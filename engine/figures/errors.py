@@ -135,21 +135,37 @@ def error_picture(
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
     shown = errors[grid.shown]
+    low, high = (format_number(float(end)) for end in (shown.min(), shown.max()))
     extent = (
-        f"standard errors from {format_number(float(shown.min()))} to"
-        f" {format_number(float(shown.max()))} counts."
+        f"standard error {low} counts."
+        if shown.size == 1
+        else f"standard errors from {low} to {high} counts."
     )
+    title = grid.what
+    if grid.axes:
+        title = _counted(1, title) if shown.size == 1 else f"all {title}"
     return Picture(
-        title=f"Standard error of {f'all {grid.what}' if grid.axes else grid.what}",
+        title=f"Standard error of {title}",
         figure=grid_figure(grid, errors, "standard error", "counts"),
         table=pd.DataFrame(grid.columns() | {"standard error": shown}),
         alt=(
-            f"{shown.size:,} {grid.what}: {extent}"
+            f"{_counted(shown.size, grid.what)}: {extent}"
             if grid.axes
             else f"It is {format_number(float(shown[0]))} counts."
         ),
         note=grid.note,
     )
+
+
+def _counted(count: int, what: str) -> str:
+    """Return a number of queries as text; ``what`` describes them in the plural.
+
+    >>> _counted(1, "queries on age"), _counted(2, "ranges of age")
+    ('1 query on age', '2 ranges of age')
+    """
+    plural, *others = what.split(" ")
+    singular = {"queries": "query", "ranges": "range"}[plural]
+    return " ".join([pluralize(count, singular, plural), *others])
 
 
 def areas_picture(areas: pd.DataFrame, level: str) -> Picture:

@@ -596,13 +596,22 @@ class _CsvFile:
             else without_values(self._first_undecodable_line, self.what)
         )
         if line is not None:
+            tried = "not UTF-8, the encoding that was tried"
+            if self._has_utf_16_mark():
+                tried = "UTF-16, but UTF-8 was tried"
             problem = (
-                f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its"
-                " encoding"
+                f"line {line:,} of {self.what} is {tried}; save the file as UTF-8 (spreadsheets"
+                " offer 'CSV UTF-8'), or give its encoding"
             )
         elif self.malformed:
             problem = f"{self.malformed}; correct the file"
         raise DataError(problem)
+
+    def _has_utf_16_mark(self) -> bool:
+        """Return whether the file starts with the byte order mark of UTF-16."""
+        raw, inside = open_decompressed(self.path)
+        with raw:
+            return bytes(inside.read(2)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
     def _first_undecodable_line(self) -> int | None:
         """Return the number of the first line that is not UTF-8; None if the file is UTF-8.

@@ -222,7 +222,7 @@ def test_panels_of_cumulative_answers_have_no_equals_sign() -> None:
     )
     answers = measure(result, pd.DataFrame({"x": [1], "y": [2]}), rehearsal=True).answers(0)
     drawn = figures.answers_picture(answers, rehearsal=False).figure
-    assert [html.unescape(a.text) for a in drawn.layout.annotations] == ["x <= 0", "x <= 1"]
+    assert [html.unescape(a.text) for a in drawn.layout.annotations] == ["x ≤ 0", "x ≤ 1"]
 
 
 def test_answers_on_large_pairs_are_a_map() -> None:
@@ -232,7 +232,7 @@ def test_answers_on_large_pairs_are_a_map() -> None:
     (heat,) = figures.answers_picture(answers, rehearsal=False).figure.data
     np.testing.assert_allclose(np.ravel(heat.z), answers["answer"])
     np.testing.assert_allclose(heat.customdata[..., 0].ravel(), answers["low"])
-    assert heat.x[0] == "&lt;= 0"
+    assert heat.x[0] == "≤ 0"
 
 
 def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:

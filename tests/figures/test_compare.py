@@ -236,6 +236,16 @@ def test_labels_of_close_markers_do_not_overlap() -> None:
     assert positions["QuerySmasher"] != "bottom center"
 
 
+def test_legend_names_mechanisms_with_one_marker() -> None:
+    comparison = by_hand({"querysmasher (centers=tuned)": 0.0, "hdmm": 0.0, "wff": 0.3})
+    figure = effort_picture(replace(comparison, frame=comparison.frame.assign(seconds=0.5))).figure
+    assert figure.layout.showlegend
+    assert [trace.name for trace in figure.data if trace.showlegend] == [
+        "QuerySmasher (tuned)",
+        "HDMM",
+    ]
+
+
 def test_mechanisms_far_from_bound_are_named() -> None:
     comparison = by_hand(
         {"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf}

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine.figures import areas_picture, has_map, pairs_picture
+from engine.figures import areas_picture, error_picture, has_map, pairs_picture
 from engine.figures.base import log_ticks
 from engine.figures.errors import error_grid, spread_axes
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.figures.example import check_picture, example_workload
 
 
@@ -88,3 +88,11 @@ def test_error_grid_of_ranges_on_two_axes_proposes_one_axis() -> None:
         "To see the ranges as a triangle, choose age as the only axis."
     )
     assert not error_grid(workload, 0, across=[1]).note
+
+
+def test_picture_of_one_query_is_in_the_singular() -> None:
+    schema = Schema([Attribute.of_size("age", 3)])
+    workload = Workload(schema).add("age", Custom(predicates=["age < 1"]))
+    picture = error_picture(plan(workload, Budget(pcost=1.0)), 0)
+    assert picture.title == "Standard error of 1 query on age"
+    assert picture.alt.startswith("1 query on age: standard error ")
