@@ -238,7 +238,7 @@ class LinearMechanism:
 
     @cached_property
     def _factors(self) -> tuple[Array, Array]:
-        """Matrices U and T with L^-1 B = U T R, where R is `row_space` and Sigma = L L^T.
+        """Matrices U and T with L^-1 B = U T V, where V is `row_space` and Sigma = L L^T.
 
         U has orthonormal columns, shape (rows of B, rank); T has the shape (rank, rank).
         """

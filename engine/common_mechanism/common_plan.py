@@ -380,7 +380,7 @@ class CommonPlan:
         return coordinates
 
     def to_json(self) -> str:
-        """Return the plans of all options as JSON text.
+        """Return the plans and names of all options as JSON text.
 
         `from_json` computes the common part and the residuals from these plans.
         """
@@ -399,8 +399,7 @@ class CommonPlan:
     def from_json(cls, text: str | bytes) -> CommonPlan:
         """Rebuild a common plan from the text that `to_json` wrote.
 
-        The text contains only the plans of the options.  Their common part (the look) and their
-        residuals are computed again.
+        The common part of the plans (the look) and their residuals are computed again.
 
         Raises
         ------

@@ -80,7 +80,8 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
     """Return for each cell whether its count is at least ``snr`` times its standard error.
 
-    ``counts`` and ``errors`` are in counts.  They and the result have the same shape.
+    ``counts`` and ``errors`` are in counts.  They and the result have the same shape.  A count that
+    is smaller by the share `ROUNDING` or less is enough.
     """
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 

@@ -29,11 +29,11 @@ LOG_ODDS_AGAINST = 7.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Determination:
-    """An attribute and the attribute that determines it.
+    """How one attribute (the source) determines another one.
 
     Attributes
     ----------
-    source : position of the attribute that determines the other one.
+    source : position of the source in `Evidence.names`.
     cells : cell of the determined attribute for each cell of the source, shape (n_source,).
     """
 

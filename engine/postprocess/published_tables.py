@@ -163,7 +163,7 @@ class Published:
         return tuple(sorted(self._positions[name] for name in names if name in self._positions))
 
     def _raw_table(self, axes: Axes) -> Array:
-        """Return the published table in counts on positions in ``names``, axes in this order."""
+        """Return the published table on the attributes at the positions ``axes``, in counts."""
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
         if (schema := self.measurement.plan.schema).is_exact(
@@ -177,7 +177,10 @@ class Published:
         return table if self.fit == "none" else np.maximum(table, 0.0)
 
     def impossible(self, axes: Axes) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of impossible cells, shape (n_1, ..., n_k); None if there are none."""
+        """Return the mask of impossible cells, shape (n_1, ..., n_k).
+
+        The result is None if no rule or public total of the schema has one of the attributes.
+        """
         schema = self.measurement.plan.schema
         if schema.ruled.isdisjoint(self.names[a] for a in axes):
             return None

@@ -446,7 +446,8 @@ def _mutual_information(table: Array) -> float:
 def _apportion(shares: Array, people: int, generator: np.random.Generator) -> Index:
     """Divide ``people`` records into integer counts in proportion to ``shares``.
 
-    Each count differs from its exact share by less than one (systematic sampling).
+    Each count differs from its exact share by less than one (systematic sampling).  Shares that are
+    all 0 count as equal.
     """
     total = float(shares.sum())
     expected = (

@@ -499,8 +499,8 @@ def rows_formula(strategy: Strategy) -> EntryRows | None:
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     """Write the released integers and the equations that they measure; return the paths.
 
-    If integers and plan do not determine the estimates (`integers_determine_estimates`), the estimates are written
-    instead.
+    If plan and integers do not determine the estimates (`integers_determine_estimates`), the
+    estimates are written instead.
     """
     if not integers_determine_estimates(measurement):
         return _write_estimates(measurement, folder)

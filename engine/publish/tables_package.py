@@ -466,7 +466,7 @@ def write_linear_form(measurement: Measurement, folder: Path, names: Sequence[st
 
 
 def _query(group: Group, index: int) -> Array:
-    """Return one query of a group as a table on its attributes, shape (n_1, ..., n_k)."""
+    """Return the coefficients of query ``index`` of a group, one per cell: shape (n_1, ..., n_k)."""
     # one query of every part (query family) of the group
     part_queries = (
         np.unravel_index(index, [part.count for part in group.parts]) if group.parts else ()
