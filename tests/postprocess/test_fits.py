@@ -13,7 +13,7 @@ from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
 from engine.postprocess.mediators import PairPredictions
 from engine.postprocess.nonnegative_projection import project_nonnegative
-from engine.postprocess.partial_pooling import pooled_pairs, on_simplex, single_tables
+from engine.postprocess.partial_pooling import on_simplex, pooled_pairs, single_tables
 from engine.postprocess.residual_estimates import (
     Evidence,
     MeasuredProjection,
