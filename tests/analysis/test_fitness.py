@@ -294,7 +294,7 @@ def test_breakdown_text_of_many_small_shares_reports_noise() -> None:
 
 
 def test_breakdown_matches_noise_of_each_space() -> None:
-    """Without the noise of one space, the variance decreases by its share in the breakdown."""
+    """The breakdown lists the variance that the noise of each residual space gives the query."""
     result = plan(WORKLOAD, Budget(pcost=1.0))
     number = next(
         i for i, g in enumerate(result.workload.groups) if g.attributes == ("age", "sex", "code")

@@ -276,6 +276,11 @@ def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
     assert np.nanmin(picture.figure.data[0].z) == pytest.approx(1.0)
     numbers = [int(name.split(":")[0]) for name in picture.table["attributes"]]
     assert numbers == list(range(1, len(workload.groups) + 1))
+
+
+def test_comparison_page_has_only_tables_and_shows_budget(plans: dict[str, Plan]) -> None:
+    workload = example_workload()
+    compared = comparison(workload, Budget(pcost=0.7), list(plans))
     page = comparison_page(compared, workload, Budget(pcost=0.7))
     assert "<b>" not in page
     assert "http" not in page
