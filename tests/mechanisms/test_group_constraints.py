@@ -20,7 +20,11 @@ BUDGET = Budget(pcost=2.0)
 
 
 def products() -> Workload:
-    """All marginals of mixed attributes; tuning raises some errors by a third."""
+    """Return queries on all sets of up to three of four attributes.
+
+    They are prefixes for numeric and cells for categorical attributes.  Tuning raises some errors
+    by a third.
+    """
     sizes = {
         "a": (50, "numeric"),
         "b": (100, "numeric"),

@@ -173,7 +173,7 @@ def test_keep_joint_plan_limits_group_errors() -> None:
     assert constrained.certificate.lower_bound <= constrained.weighted_rmse
 
 
-def test_replace_one_joint_cost_holds_for_pairs() -> None:
+def test_replace_one_joint_cost_bounds_worst_pair() -> None:
     result = plan(custom(), Budget(1.0, neighbours="replace_one"), cache=False)
     cost = result.replace_one_pcost
     assert cost.worst.pcost <= cost.bound <= 1.0

@@ -33,6 +33,7 @@ def mechanisms_for(shape, goal):
 
 
 def every_mechanism_case():
+    """Yield all cases (shape, mechanism, goal); those that an ordinary run leaves out are marked."""
     for shape, m, goal in itertools.product(SHAPES, RESIDUAL, GOALS):
         marks = [] if m.name in mechanisms_for(shape, goal) else [pytest.mark.full]
         yield pytest.param(
