@@ -581,6 +581,8 @@ class SpaceMapping(Mapping[Space, tuple[int, float]]):
 
     def attributes(self) -> Space:
         """Return the attributes that occur in at least one space, in schema order."""
+        if not self._listings:  # all weighted queries have only zero coefficients
+            return ()
         places = np.unique(np.concatenate([listing.places.ravel() for listing in self._listings]))
         return _names_at(self._schema, places.tolist())
 

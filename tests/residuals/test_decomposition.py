@@ -12,6 +12,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Split, basis, residual_rows
 from engine.residuals.decomposition import (
+    attributes_in,
     axis_partition,
     decompose,
     gram_on_axes,
@@ -193,6 +194,13 @@ def test_decompose_zero_grams_are_omitted():
     assert spaces(Workload(schema).add("a").add(("a", "b"), weight=0.0)) == {(), ("a",)}
     assert spaces(Workload(schema).add("a", query_weights=[0, 0, 0]).add("b")) == {(), ("b",)}
     assert spaces(Workload(schema).add(("a", "b"), Custom(np.ones((2, 12))))) == {()}
+
+
+def test_decompose_without_weights_has_no_spaces_and_attributes():
+    workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), "prefix", weight=0.0)
+    parts = decompose(workload)
+    assert not parts.spaces
+    assert attributes_in(parts.spaces, workload.schema) == ()
 
 
 def test_decompose_rounding_errors_are_omitted():
