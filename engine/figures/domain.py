@@ -34,7 +34,7 @@ from engine.figures.base import (
 )
 from engine.plans import Plan
 from engine.residuals import Space
-from engine.workload import Attribute, Group, Schema, Workload
+from engine.workload import Attribute, Circular, Group, Range, Schema, Workload
 from engine.workload.conditions import box_workload
 from engine.workload.integer_bins import cell_text, query_texts
 
@@ -106,6 +106,30 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
 
 DOMAIN_TICKS = 14
 CellRange = tuple[int, int]  # first and last cell, inclusive
+
+
+def has_too_many_ranges(group: Group, part: int) -> bool:
+    """Return whether a query family is of ranges, of which `family_picture` would draw only some.
+
+    Neighbouring rows would then be unrelated ranges, in which no structure can be seen.
+    """
+    part_queries = group.parts[part]
+    return isinstance(part_queries.family, (Range, Circular)) and part_queries.count > MAX_ROWS
+
+
+def query_examples(schema: Schema, group: Group, part: int, most: int = 10) -> pd.DataFrame:
+    """Return evenly spaced queries of one query family in a group.
+
+    Returns
+    -------
+    DataFrame with at most ``most`` rows and the columns number (of the query, from 1) and query
+    (its text).
+    """
+    part_queries = group.parts[part]
+    attributes = [schema[group.attributes[a]] for a in part_queries.axes]
+    positions = evenly_spaced(part_queries.count, most)
+    texts = [part_queries.family.text(attributes, int(i)) or "all records" for i in positions]
+    return pd.DataFrame({"number": positions + 1, "query": query_texts(attributes, texts)})
 
 
 def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:

@@ -117,3 +117,10 @@ def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     expect(visit.page.get_by_text("Custom(predicates=['39 <= age < 59'])")).to_be_visible()
     visit.press("Next: Preview")
     visit.expect_text("Typical error")
+
+
+def test_delta_is_shown_without_trailing_zeros(visit: Visit) -> None:
+    workload = Workload(Schema([Attribute.of_size("age", 3)]))
+    visit.open(f"workload?{permalink.NAME}={permalink.packed(RequestState(workload=workload))}")
+    visit.page.get_by_role("button", name="Exact budget").click()
+    expect(visit.page.get_by_role("spinbutton", name="delta")).to_have_value("0.000001")

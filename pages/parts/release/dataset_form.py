@@ -474,7 +474,7 @@ def _total_fields(unit: str, plan_budget: Budget) -> None:
     left, right = st.columns(2)
     left.number_input(f"Total budget ({name})", step=0.5, format="%.6g", key="dataset_total")
     if unit == APPROX:
-        right.number_input("delta", step=1e-6, format="%.1e", key="dataset_delta")
+        right.number_input("delta", step=1e-6, format="%g", key="dataset_delta")
 
 
 def _form_total(unit: str) -> Budget:

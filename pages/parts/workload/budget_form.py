@@ -139,7 +139,7 @@ def _inputs(current: Budget, unit: str) -> None:
             label,
             value=float(start),
             step=1e-6 if is_delta else 0.1,
-            format="%.1e" if is_delta else "%.6g",
+            format="%g" if is_delta else "%.6g",
             key=key,
             on_change=use_budget,
             args=(unit, keys),

@@ -20,24 +20,39 @@ CONDITION = (
     "Comparisons with constants, in, and, or, not; sums and abs() of coded attributes. Quote names"
     " with spaces in backticks: `` `pay grade` >= 3 ``."
 )
+# Questions about attributes with bins, as in the texts of queries: day < 184, day >= 92.
+BIN_MEANINGS = {
+    "prefix": "How many records are below each edge?",
+    "suffix": "How many records are at or above each edge?",
+    "range": "How many records lie between any two edges?",
+}
 JOINT = [family.name for family in FAMILIES if family.arity != 1]
 
 
-def meaning(name: str) -> str:
+def meaning(name: str, attributes: Sequence[Attribute] = ()) -> str:
     """Return a query family as text: its name, and the question that its queries answer.
+
+    If all ordered ``attributes`` have bins, the question is about their edges.
 
     >>> meaning("prefix")
     'prefix: How many records are at or below each value?'
+    >>> meaning("prefix", [Attribute.numeric("day", [1, 184, 366])])
+    'prefix: How many records are below each edge?'
     """
-    return f"{name}: {BY_NAME[name].meaning}"
+    ordered = [attribute for attribute in attributes if attribute.kind == "numeric"]
+    has_bins = bool(ordered) and all(attribute.edges is not None for attribute in ordered)
+    question = BIN_MEANINGS.get(name) if has_bins else None
+    return f"{name}: {question or BY_NAME[name].meaning}"
 
 
-def choose(label: str, names: Sequence[str], key: str) -> str | Family:
-    """Draw the choice of a query family and the form for its parameters.
+def choose(
+    label: str, names: Sequence[str], key: str, attributes: Sequence[Attribute] = ()
+) -> str | Family:
+    """Draw the choice of a query family of some attributes and the form for its parameters.
 
     Return the family as an argument of `Workload.add`: its name, or an object if it has parameters.
     """
-    name = st.selectbox(label, names, format_func=meaning, key=key)
+    name = st.selectbox(label, names, format_func=lambda name: meaning(name, attributes), key=key)
     return FORMS[name](key) if name in FORMS else name
 
 
@@ -51,7 +66,12 @@ def families_of(attribute: Attribute) -> list[str]:
 
 def choose_of(attribute: Attribute, label: str, key: str) -> str | Family:
     """Draw the choice of the query family of one attribute; return it as `choose` does."""
-    name = st.selectbox(label, families_of(attribute), format_func=meaning, key=key)
+    name = st.selectbox(
+        label,
+        families_of(attribute),
+        format_func=lambda name: meaning(name, [attribute]),
+        key=key,
+    )
     if name == Levels.name:
         return _levels(attribute, key)
     return FORMS[name](key) if name in FORMS else name

@@ -247,14 +247,20 @@ def _family(schema: Schema, names: list[str]) -> Any:
         return family_form.choose("Joint type of counts", family_form.JOINT, "joint")
     if len(names) == 1 and has_levels:
         return _family_choice(schema, names[0])
-    return family_form.choose("Type of counts on each attribute", family_form.SINGLE, "same")
+    return family_form.choose(
+        "Type of counts on each attribute",
+        family_form.SINGLE,
+        "same",
+        [schema[name] for name in names],
+    )
 
 
 def picture(schema: Schema, group: Group, *, key: str) -> None:
     """Draw a chart of the queries of a group.
 
-    It shows the queries on one part of the attributes or, for a group on two attributes, a single
-    query on both. The user chooses if there are several possibilities.
+    For a group on two attributes, it shows a single query on both; for any other group, the queries
+    on one part of the attributes. The user can choose another part. A table of examples replaces the
+    chart of ranges if there are many.
     """
     part, choices = 0, list(range(len(group.parts)))
     # A part on both attributes is drawn as a plane anyway.
@@ -267,6 +273,7 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
         part = st.selectbox(
             "Chart of the queries on",
             choices,
+            index=choices.index(PLANE) if PLANE in choices else 0,
             format_func=lambda p: " × ".join(
                 group.attributes[a] for a in (range(2) if p == PLANE else group.parts[p].axes)
             ),
@@ -278,6 +285,15 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
         return
     if prod(group.parts[part].sizes) > MAX_DRAWN_CELLS:
         st.info(f"{texts.number(prod(group.parts[part].sizes))} cells are too many to draw.")
+        return
+    if figures.has_too_many_ranges(group, part):
+        count = pluralize(group.parts[part].count, "query", "queries")
+        st.caption(f"{count}, of which these are evenly spaced:")
+        st.dataframe(
+            figures.query_examples(schema, group, part),
+            hide_index=True,
+            alt="Examples of the queries",
+        )
         return
     figure_view.picture(figures.family_picture(schema, group, part), key=key)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -91,7 +92,8 @@ def drag_range(schema: Schema) -> tuple[Group, ...]:
     ranges = choose(schema)
     with show_errors():
         addition = box_workload(schema, ranges)
-        cells = pluralize(schema.cells(ranges), "cell")
+        chosen = prod(last - first + 1 for first, last in ranges.values())
+        cells = f"{texts.number(chosen)} of {pluralize(schema.cells(ranges), 'cell')}"
         (text,) = query_texts(schema.attributes, [addition.describe(0)])
         st.markdown(f"**Range: {escape_markdown(text)}** (1 query, {cells})")
         return group_form.add_button(addition.groups, lambda _: "Add this range", key="add_range")

@@ -10,7 +10,7 @@ from engine.errors import WorkloadError
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
-from pages.parts.workload import group_form, group_table
+from pages.parts.workload import group_table
 from tests.app.session import Session, demo_schema, open_demo
 from tests.app.workload.sessions import SURVEY, open_workload
 
@@ -193,9 +193,29 @@ def test_duplicate_groups_are_not_added() -> None:
 def test_queries_of_a_new_table_are_drawn() -> None:
     session = open_workload("cps", add_how="One table").set(group_names=["income", "age"])
     session.set(family_fold=True)
-    assert "100 queries" in session.text()
-    session.set(family_part=group_form.PLANE)
+    # At first, the chart shows a query on both attributes.
     assert "Query 2,500 of 5,000" in session.text()
+    session.set(family_part=0)
+    assert "100 queries" in session.text()
+
+
+def test_many_ranges_are_listed_instead_of_drawn() -> None:
+    session = open_workload("cps", add_how="One table").set(group_names=["income", "age"])
+    session.set(same="range", family_fold=True, family_part=0)
+    assert not session.app.get("plotly_chart")
+    examples = session.app.dataframe[0].value
+    assert examples["number"].iloc[-1] == 5050
+    assert examples["query"].iloc[-1].startswith("income")
+    session.set(same="prefix")
+    assert session.app.get("plotly_chart")
+
+
+def test_type_of_counts_on_bins_agrees_with_query_texts() -> None:
+    session = open_workload("survey", add_how="One table").set(group_names=["age"])
+    choice = next(box for box in session.app.selectbox if box.key == "same")
+    assert "prefix: How many records are below each edge?" in choice.options
+    session.set(same="prefix")
+    assert "age < " in session.text()
 
 
 def test_chart_of_joint_queries_has_no_choice_of_part() -> None:

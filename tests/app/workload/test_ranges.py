@@ -18,11 +18,14 @@ def test_range_is_set_with_sliders() -> None:
     session = open_workload(add_how="Pick a range")
     ends = next(s for s in session.app.select_slider if s.key == "range_age_82_0")
     session.run(ends.set_value((2, 21)))
-    assert "Range: 20 <= age < 40" in session.text()
+    assert "Range: 20 <= age < 40** (1 query, 20 of 82 cells)" in session.text()
     session.press("add_range")
     (group,) = session.studio.workload.groups
     assert group.to_dict() == box_workload(SURVEY, {"age": (2, 21)}).groups[0].to_dict()
-    session.set(range_second_10="education").press("add_range")
+    session.set(range_second_10="education")
+    cells = SURVEY["education"].size
+    assert f" of {82 * cells} cells)" in session.text()
+    session.press("add_range")
     assert session.studio.workload.groups[-1].attributes == ("age", "education")
 
 
