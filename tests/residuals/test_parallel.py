@@ -215,10 +215,13 @@ def test_search_all_cancelled_ends_searches_not_pool(backend):
         with pytest.raises(Cancelled, match="enough"):
             list(search_all(endless_searches(6), None, np.inf, cancel_soon))
         # The thread that listens to the workers ends only when no search runs or waits.
-        for thread in threading.enumerate():
-            if getattr(thread, "_target", None) is parallel._listen:
-                thread.join(CEILING)
-                assert not thread.is_alive()
+        until(
+            lambda: all(
+                getattr(thread, "_target", None) is not parallel._listen
+                for thread in threading.enumerate()
+            ),
+            words="searches continue after the cancellation",
+        )
         serial = plan(workload(), BUDGET, workers=1, cache=False).to_json()
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
 
