@@ -12,8 +12,8 @@ integers and equations: after a release in two stages, whose answers combine bot
 machine that computes other strategy rows from the plan than the machine that measured.
 
 Packages are untrusted input.  `PackageFiles` therefore bounds the size of a file, in a zip or a
-folder, before the file is copied or parsed.  The certificate, the signature, the plan and the
-options of tables have fixed limits; the limits of all other files follow from the plan.
+folder, before the file is copied or parsed.  The certificate, the signature, the plan, check.py and
+the options of tables have fixed limits; the limits of all other files follow from the plan.
 
 A parquet file may state wrong sizes in its footer.  The memory that a reader needs is determined by
 the page headers, so `check_pages` parses these.  They are encoded in the compact protocol of

@@ -13,7 +13,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -301,17 +301,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
     certificate_fields = _certificate(text)
     digests = certificate_fields.pop("files")
-    problems = [
-        f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
-    ]
-    problems += [f"{name} is missing" for name in sorted(digests.keys() - set(files.names))]
-    problems += [
-        f"{name} is not a file of a release package"
-        for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv", README})
-        if not name.startswith(PUBLISHED)
-    ]
-    listed = {*digests, CERTIFICATE, SIGNATURE}
-    problems += [f"{name} is not in the certificate" for name in files.names if name not in listed]
+    problems = _listing_problems(files.names, digests)
     problems += _signature_problems(files, text, public_key)
     # check the plan first, because it determines the largest sizes of the other files
     if not problems and files.digest(PLAN, MAX_PLAN) != digests[PLAN]:
@@ -327,35 +317,81 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     ]
     if problems:
         return problems
-    rehearsal, spent = (
-        certificate_fields.get("status") == REHEARSAL_MARK,
-        certificate_fields.get("ledger"),
-    )
     release_fields = {name: str(certificate_fields.get(name)) for name in ("dataset", "key", "utc")}
     measurement = read_measurements(
-        plan, files.path(NAMES[0]), files.path(NAMES[1]), rehearsal=rehearsal, **release_fields
+        plan,
+        files.path(NAMES[0]),
+        files.path(NAMES[1]),
+        rehearsal=certificate_fields.get("status") == REHEARSAL_MARK,
+        **release_fields,
     )
-    receipt = None
-    if spent is not None:
-        receipt = Receipt(
-            plan_hash=plan.hash,
-            note="",
-            fresh=False,
-            dataset=release_fields["dataset"],
-            key=release_fields["key"],
-            **spent,
-        )
+    receipt = _receipt(certificate_fields, measurement)
+    problems += _field_problems(certificate_fields, measurement, receipt)
+    confidence = certificate_fields["confidence"]
+    problems += _answer_problems(measurement, confidence, files, limits, "answers.csv" in digests)
+    has_tables = any(name.startswith(PUBLISHED) for name in digests)
+    if README in digests:
+        expected_text = readme(measurement, confidence, has_tables=has_tables).encode()
+        if files.path(README).read_bytes() != expected_text:
+            problems.append(f"{README} differs from what plan and integers imply")
+    if not problems and has_tables:
+        problems += _published_problems(files, digests, measurement)
+    if ledger is not None:
+        if receipt is None:
+            problems.append("the certificate contains no spend that the ledger could confirm")
+        else:
+            problems += verify_ledger(ledger, receipts=[receipt], results=False)
+    return problems
+
+
+def _listing_problems(names: Iterable[str], digests: Mapping[str, str]) -> list[str]:
+    """Return messages on differences between the files of a package and its certificate.
+
+    ``names`` are the files of the package, ``digests`` those in the certificate.
+    """
+    problems = [
+        f"{name} is missing from the certificate" for name in sorted(REQUIRED_FILES - set(digests))
+    ]
+    problems += [f"{name} is missing" for name in sorted(digests.keys() - set(names))]
+    problems += [
+        f"{name} is not a file of a release package"
+        for name in sorted(digests.keys() - REQUIRED_FILES - {"answers.csv", README})
+        if not name.startswith(PUBLISHED)
+    ]
+    listed = {*digests, CERTIFICATE, SIGNATURE}
+    return problems + [f"{name} is not in the certificate" for name in names if name not in listed]
+
+
+def _receipt(certificate_fields: Mapping[str, Any], measurement: Measurement) -> Receipt | None:
+    """Return the receipt of the spend in a certificate; None if there is no spend in it."""
+    spent = certificate_fields.get("ledger")
+    if spent is None:
+        return None
+    return Receipt(
+        plan_hash=measurement.plan.hash,
+        note="",
+        fresh=False,
+        dataset=measurement.dataset,
+        key=measurement.key,
+        **spent,
+    )
+
+
+def _field_problems(
+    certificate_fields: Mapping[str, Any], measurement: Measurement, receipt: Receipt | None
+) -> list[str]:
+    """Return messages on fields of a certificate that differ from those of the measurement."""
+    problems = []
     expected = json.loads(
         json.dumps(certificate(measurement, receipt, certificate_fields["confidence"]))
     )
-    text_tolerances = dict.fromkeys(
-        TEXT_FIELDS,
-        _text_tolerance(expected.get("global_gap"), certificate_fields.get("global_gap")),
+    text_tolerance = _text_tolerance(
+        expected.get("global_gap"), certificate_fields.get("global_gap")
     )
     for name in sorted(expected.keys() | certificate_fields.keys()):
         one, other = expected.get(name), certificate_fields.get(name)
-        if name in text_tolerances:
-            same = _same_words(one, other, text_tolerances[name])
+        if name in TEXT_FIELDS:
+            same = _same_words(one, other, text_tolerance)
         else:
             same = _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
         if not same:
@@ -368,23 +404,6 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         problems.append("the spend in the certificate is less than the privacy cost of the plan")
     if receipt is not None and receipt.utc != measurement.utc:
         problems.append("the certificate states two different times of the spend")
-    problems += _answer_problems(
-        measurement, certificate_fields["confidence"], files, limits, "answers.csv" in digests
-    )
-    if README in digests:
-        has_tables = any(name.startswith(PUBLISHED) for name in digests)
-        expected_text = readme(
-            measurement, certificate_fields["confidence"], has_tables=has_tables
-        ).encode()
-        if files.path(README).read_bytes() != expected_text:
-            problems.append(f"{README} differs from what plan and integers imply")
-    if not problems and any(name.startswith(PUBLISHED) for name in digests):
-        problems += _published_problems(files, digests, measurement)
-    if ledger is not None:
-        if receipt is None:
-            problems.append("the certificate contains no spend that the ledger could confirm")
-        else:
-            problems += verify_ledger(ledger, receipts=[receipt], results=False)
     return problems
 
 
