@@ -410,13 +410,25 @@ LATEX = {
 }
 
 
-def latex_text(table: Frame, percent: Collection[str] = (), caption: str = "") -> str:
+MAX_FLOAT_ROWS = 40  # a LaTeX table with more rows is a longtable, which breaks across pages
+
+
+def latex_text(
+    table: Frame,
+    percent: Collection[str] = (),
+    caption: str = "",
+    decimals: Mapping[str, int] | None = None,
+) -> str:
     """Return a table as LaTeX (package booktabs), with numbers right-aligned and texts escaped.
+
+    A table with more than `MAX_FLOAT_ROWS` rows is a longtable (package longtable).
 
     Parameters
     ----------
     percent : columns of shares that are written as percentages.
-    caption : if not empty, the result is a floating table with this caption.
+    caption : if not empty, the result has this caption, and a short table is a floating one.
+    decimals : number of decimals of columns of floats.  Floats of other columns, and floats that
+        would become zero, have the digits of `format_number`.
 
     >>> import pandas as pd
     >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))
@@ -432,10 +444,21 @@ def latex_text(table: Frame, percent: Collection[str] = (), caption: str = "") -
     """
     sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
     is_percent = [column in percent for column in table.columns]
+    n_decimals = [(decimals or {}).get(column) for column in table.columns]
     lines = [" & ".join(map(_latex, table.columns)) + r" \\"]
     for row in table.itertuples(index=False):
-        cells = [_latex(value, percent=p) for value, p in zip(row, is_percent, strict=True)]
+        cells = [
+            _latex(value, percent=p, decimals=d)
+            for value, p, d in zip(row, is_percent, n_decimals, strict=True)
+        ]
         lines.append(" & ".join(cells) + r" \\")
+    if len(table) > MAX_FLOAT_ROWS:
+        head = [r"\toprule", lines[0], r"\midrule"]
+        top = [rf"\begin{{longtable}}{{{sides}}}"]
+        if caption:
+            top.append(rf"\caption{{{_latex(caption)}}} \\[1ex]")
+        heads = [*head, r"\endfirsthead", *head, r"\endhead", r"\bottomrule", r"\endfoot"]
+        return "\n".join([*top, *heads, *lines[1:], r"\end{longtable}", ""])
     body = [rf"\begin{{tabular}}{{{sides}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
     body += [r"\bottomrule", r"\end{tabular}"]
     if caption:
@@ -444,13 +467,17 @@ def latex_text(table: Frame, percent: Collection[str] = (), caption: str = "") -
     return "\n".join([*body, ""])
 
 
-def _latex(value: Any, *, percent: bool = False) -> str:
-    """Return a value of a table as LaTeX; a float is written as a percentage if ``percent``."""
+def _latex(value: Any, *, percent: bool = False, decimals: int | None = None) -> str:
+    """Return a value of a table as LaTeX; see `latex_text` for ``percent`` and ``decimals``."""
     if isinstance(value, float):
         if math.isnan(value):
             return ""
         if math.isinf(value):
             return r"$\infty$"
-        return rf"{value * 100.0:,.2f}\%" if percent else format_number(value)
+        if percent:
+            return rf"{value * 100.0:,.2f}\%"
+        if decimals is None or 0.0 < abs(value) < 0.5 * 10.0**-decimals:
+            return format_number(value)
+        return f"{value:,.{decimals}f}"
     text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

@@ -42,6 +42,7 @@ from engine.figures.plans import (
     budget_picture,
     distance_picture,
     interval_picture,
+    plan_caption,
     quality_picture,
 )
 from engine.figures.release import (
@@ -98,6 +99,7 @@ __all__ = [
     "least_total",
     "on_one_scale",
     "pairs_picture",
+    "plan_caption",
     "plane_picture",
     "published_picture",
     "quality_picture",

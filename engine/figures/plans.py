@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import format_number, percent_rounded_up, pluralize, set_name
+from engine._format import cost, format_number, percent_rounded_up, pluralize, set_name
 from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group, table_names
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
@@ -28,11 +28,31 @@ from engine.figures.base import (
     in_pcost,
     set_margins,
 )
+from engine.mechanisms import label_of, title_of
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import quantile
 
 MAX_BARS = 30
+
+
+def plan_caption(plan: Plan) -> str:
+    """Return a caption for tables of a plan: mechanism, queries and privacy parameters.
+
+    >>> from engine import Attribute, Budget, Schema, Workload, plan
+    >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,))
+    >>> plan_caption(plan(workload, Budget(pcost=1.0), "wff")).partition(". ")[0]
+    'Weighted Fourier Factorizations, 4 queries in 1 table'
+    """
+    title, budget = title_of(label_of(plan.mechanism, plan.options)), plan.budget
+    queries_text = (
+        f"{pluralize(plan.workload.queries, 'query', 'queries')} in"
+        f" {pluralize(len(plan.workload.groups), 'table')}"
+    )
+    parameters = budget.numbers()
+    if budget.pure_epsilon is not None:
+        parameters = f"Pure epsilon {cost(budget.pure_epsilon)}: {parameters}"
+    return f"{title}, {queries_text}. {parameters}."
 
 
 def _bar_note(plan: Plan) -> str:

@@ -27,9 +27,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
-DOCUMENT = (
-    "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
-)
+DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs,longtable}\n\\begin{document}\n%s\n\\end{document}\n"
 HARD = ["50% & more_of $x$ #1", "[18, 30)", "*", "a \\input{b}", "~^", "äßéø – … “so”"]
 SCHEMA = Schema(
     [Attribute.categorical("what & why_", HARD), Attribute.numeric("age ≤", [0, 18, 30, 65])]
@@ -64,7 +62,12 @@ def test_latex_text_of_every_table_compiles(
     tables: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
     file = tmp_path / "tables.tex"
-    pages = [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()]
+    # the table with many rows is the only one that takes more than one page
+    tables = tables | {"long": pd.DataFrame({"query": range(60), "standard error": 127.634})}
+    pages = [
+        f"\\typeout{{{name}}}\n{latex_text(table, caption=HARD[0] if len(table) > 40 else '')}"
+        for name, table in tables.items()
+    ]
     file.write_text(DOCUMENT % "\n\\clearpage\n".join(pages), encoding="utf-8")
     command = [
         "pdflatex",
@@ -77,7 +80,7 @@ def test_latex_text_of_every_table_compiles(
     log = done.stdout.decode(errors="replace")
     # the end of the log names the table that does not compile
     assert done.returncode == 0, log[-800:]
-    assert f"Output written on tables.pdf ({len(tables)} pages" in log
+    assert f"Output written on tables.pdf ({len(tables) + 1} pages" in log
     assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
@@ -103,3 +106,18 @@ def test_latex_text_writes_percent_columns_as_percentages() -> None:
     table = pd.DataFrame({"over the bound": [0.0312, np.nan, np.inf], "RMSE": [0.5, 1e-5, 2e4]})
     rows = latex_text(table, percent=SHARE_COLUMNS).splitlines()[4:7]
     assert rows == [r"3.12\% & 0.5 \\", r" & 0.00001 \\", r"$\infty$ & 20,000 \\"]
+
+
+def test_latex_text_of_many_rows_is_a_longtable() -> None:
+    table = pd.DataFrame({"query": range(41), "standard error": 127.634})
+    text = latex_text(table, caption="Errors of age.", decimals={"standard error": 2})
+    assert text.startswith("\\begin{longtable}{rr}\n\\caption{Errors of age.} ")
+    assert "40 & 127.63 \\\\" in text
+    assert text.count("query & standard error") == 2  # on the first page and on later pages
+    assert "longtable" not in latex_text(table.head(40))
+
+
+def test_latex_text_has_given_decimals() -> None:
+    table = pd.DataFrame({"RMSE": [0.5, 1234.5678, 0.0012, 0.0, np.inf]})
+    rows = latex_text(table, decimals={"RMSE": 2}).splitlines()[4:9]
+    assert rows == [rf"{cell} \\" for cell in ("0.50", "1,234.57", "0.0012", "0.00", r"$\infty$")]

@@ -193,7 +193,7 @@ def draw_selected_group(plan: Plan) -> None:
         row = st.container(horizontal=True)
         with row, st.popover("Data"):
             if axes_and_fixed is not None:
-                _error_table(picture)
+                _error_table(plan, picture)
             _errors_of_all_groups(plan)
     variance_breakdown_view.why(plan, number, row, trial)
 
@@ -201,7 +201,11 @@ def draw_selected_group(plan: Plan) -> None:
 def _errors_of_all_groups(plan: Plan) -> None:
     """Draw the downloads of the errors of all tables."""
     st.caption("Errors of all tables")
-    figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
+    figure_view.downloads(
+        lambda: analysis.group_table(plan),
+        name="groups_of_plan",
+        caption=f"Errors of all tables, in counts. {figures.plan_caption(plan)}",
+    )
 
 
 def _single_queries(plan: Plan, number: int) -> None:
@@ -210,12 +214,18 @@ def _single_queries(plan: Plan, number: int) -> None:
     if axes_and_fixed is not None:
         picture = figures.error_picture(plan, number, *axes_and_fixed)
         figure_view.chart(picture, key="errors", height=CHART_HEIGHT_PX)()
-        _error_table(picture)
+        _error_table(plan, picture)
 
 
-def _error_table(picture: figures.Picture) -> None:
+def _error_table(plan: Plan, picture: figures.Picture) -> None:
     """Draw the errors of a chart as a table that is wide enough for queries on two attributes."""
-    figure_view.table(picture.table, name="errors", alt=picture.title, width=ERRORS_WIDTH_PX)
+    figure_view.table(
+        picture.table,
+        name="errors",
+        alt=picture.title,
+        width=ERRORS_WIDTH_PX,
+        caption=f"{picture.title}, in counts. {figures.plan_caption(plan)}",
+    )
 
 
 def _select(number: int | None, plan: Plan | None = None) -> None:

@@ -52,7 +52,7 @@ LABELS = {
 # For each format of downloads: label of the button, file extension, MIME type, tooltip.
 FILES = (
     ("Download CSV", "csv", "text/csv", None),
-    ("LaTeX", "tex", "text/x-tex", "LaTeX table (package booktabs)"),
+    ("LaTeX", "tex", "text/x-tex", "LaTeX table (packages booktabs and longtable)"),
 )
 
 # Plotly configuration with which the toolbar of a chart has only the button for the image.
@@ -182,6 +182,7 @@ def table(
     full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
     width: int | Literal["stretch"] = "stretch",
+    caption: str = "",
 ) -> None:
     """Draw a table with its downloads.
 
@@ -192,6 +193,7 @@ def table(
     full_table : returns the table for the downloads, if `frame` is only a part of it.
     shares : columns that are shown in percent, besides `SHARE_COLUMNS`.
     width : width of the table in pixels; "stretch" for that of the container.
+    caption : caption of the LaTeX table, if any.
     """
     shown_height: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     has_long_queries = (
@@ -209,16 +211,23 @@ def table(
         placeholder="–",
         row_height=TALL_ROW_HEIGHT if has_long_queries else None,
     )
-    downloads(full_table or (lambda: frame), name=name, shares=shares)
+    downloads(full_table or (lambda: frame), name=name, shares=shares, caption=caption)
 
 
-def downloads(full_table: Callable[[], Frame], *, name: str, shares: Collection[str] = ()) -> None:
+def downloads(
+    full_table: Callable[[], Frame],
+    *,
+    name: str,
+    shares: Collection[str] = (),
+    caption: str = "",
+) -> None:
     """Draw a row of buttons that download a table as CSV and LaTeX.
 
-    ``shares`` are columns that LaTeX shows in percent, besides `SHARE_COLUMNS`.
+    ``shares`` are columns that LaTeX shows in percent, besides `SHARE_COLUMNS`. The LaTeX table has
+    the ``caption``, if any.
     """
     with st.container(horizontal=True):
-        download_buttons(full_table, name=name, shares=shares)
+        download_buttons(full_table, name=name, shares=shares, caption=caption)
 
 
 def download_buttons(
@@ -228,11 +237,11 @@ def download_buttons(
     shares: Collection[str] = (),
     caption: str = "",
 ) -> None:
-    """Draw the buttons of `downloads`; the LaTeX table has the ``caption``, if any."""
+    """Draw the buttons of `downloads` in the present container."""
     percent = (*SHARE_COLUMNS, *shares)
     for label, ending, mime, meaning in FILES:
         write = (
-            csv_text if ending == "csv" else partial(latex_text, percent=percent, caption=caption)
+            csv_text if ending == "csv" else partial(_latex_text, percent=percent, caption=caption)
         )
         st.download_button(
             label,
@@ -243,6 +252,12 @@ def download_buttons(
             on_click="ignore",
             help=meaning,
         )
+
+
+def _latex_text(frame: Frame, percent: Collection[str], caption: str) -> str:
+    """Return a table as LaTeX with as many decimals as on screen."""
+    decimals = {str(column): _decimals(frame, str(column)) for column in frame.columns}
+    return latex_text(frame, percent=percent, caption=caption, decimals=decimals)
 
 
 def choose_view(views: Iterable[str], *, key: str) -> str:
@@ -325,14 +340,8 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
         if column == "group":
             formats[column] = st.column_config.NumberColumn("table", width="small")
         elif kind.kind == "f":
-            if column in SHARE_COLUMNS or column in shares:
-                style = "percent"
-            elif column in FINE:
-                style = "%.4f"
-            elif column in COUNTS and (frame[column].dropna() % 1 == 0).all():
-                style = "%,.0f"
-            else:
-                style = "%,.2f"
+            is_share = column in SHARE_COLUMNS or column in shares
+            style = "percent" if is_share else f"%,.{_decimals(frame, column)}f"
             formats[column] = st.column_config.NumberColumn(
                 LABELS.get(column, column), format=style
             )
@@ -343,3 +352,12 @@ def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConf
         elif kind.kind in "iu":
             formats[column] = st.column_config.NumberColumn(format="localized")
     return formats
+
+
+def _decimals(frame: Frame, column: str) -> int:
+    """Return the number of decimals of a column of floats that are no shares."""
+    if column in FINE:
+        return 4
+    numbers = frame[column]
+    is_whole = column in COUNTS and numbers.dtype.kind == "f" and (numbers.dropna() % 1 == 0).all()
+    return 0 if is_whole else 2

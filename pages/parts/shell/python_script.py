@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 from math import comb
 from typing import Any
 
@@ -19,6 +19,7 @@ from pages.parts.shell.history import RequestState
 # A schema or workload with more lines or characters of code is read from a downloaded file instead.
 MAX_LINES = 40
 MAX_TEXT = 4000
+MIN_RANGE_EDGES = 4  # fewer bin edges are listed, because a list of them is easier to read
 # `_leading_ways` tries a call of `Workload.all_ways` with each of these families, in this order, as
 # the family of all numeric attributes.
 DEFAULT_FAMILIES = ("prefix", "marginal", "range")
@@ -278,11 +279,25 @@ def _attribute(attribute: Attribute) -> str:
     if attribute.labels is not None:
         return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"
     if attribute.edges is not None:
-        return f"Attribute.numeric({attribute.name!r}, {list(attribute.edges)!r}{more})"
+        return f"Attribute.numeric({attribute.name!r}, {_edges_text(attribute.edges)}{more})"
     if attribute.is_dated:
         start, stop, unit = attribute.start, attribute.stop, attribute.unit
         return f"Attribute.dates({attribute.name!r}, {start!r}, {stop!r}, {unit!r}{more})"
     return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r}{more})"
+
+
+def _edges_text(edges: Sequence[float]) -> str:
+    """Return the Python expression of bin edges; four or more equally spaced integers as a range.
+
+    >>> _edges_text([0.0, 5.0, 10.0, 15.0]), _edges_text([0.0, 2.5, 5.0, 7.5])
+    ('list(range(0, 16, 5))', '[0.0, 2.5, 5.0, 7.5]')
+    """
+    steps = {high - low for low, high in pairwise(edges)}
+    is_range = len(steps) == 1 and all(float(edge).is_integer() for edge in edges)
+    if len(edges) < MIN_RANGE_EDGES or not is_range:
+        return repr(list(edges))
+    start, stop, step = int(edges[0]), int(edges[-1]) + 1, int(steps.pop())
+    return f"list(range({start}, {stop}{f', {step}' if step > 1 else ''}))"
 
 
 @cached_on_value

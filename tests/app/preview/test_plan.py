@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 
 from engine._format import format_number
 from engine.analysis import error_targets as fitness
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Schema, Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import history, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.preview.sessions import open_preview
@@ -163,3 +166,19 @@ def test_distance_to_bound_is_computed_and_shown() -> None:
     assert "Gap to its bound" not in session.metrics()  # the bound for all mechanisms replaces it
     assert fitness.bound_text(result, bound) in session.set(fold_limit=True).text()
     assert not session.errors()
+
+
+def test_latex_of_errors_has_caption_and_digits_of_screen(
+    downloads: dict[str, Callable[[], bytes]],
+) -> None:
+    workload = Workload(Schema([Attribute.of_size("day", 50)])).add("day", "prefix")
+    session = Session(plan=permalink.packed(RequestState(workload=workload)))
+    wait(session.go("preview"))
+    text = downloads["errors.tex"]().decode()
+    assert r"\begin{longtable}" in text
+    assert "{Standard error of all queries on day, in counts. QuerySmasher" in text
+    assert "50 queries in 1 table. " in text  # the privacy parameters follow
+    table = next(d.value for d in session.app.dataframe if "standard error" in d.value)
+    first = f"{table['standard error'].iloc[0]:,.2f}"
+    assert re.search(rf"& {re.escape(first)} ", text)  # two decimals, as on screen
+    assert f"{float(downloads['errors.csv']().decode().split()[-1].split(',')[-1]):.2f}" in text
