@@ -411,7 +411,8 @@ class Uncertainty:
 
         There is one row per range of true counts in `COUNT_RANGES`.  Columns: true (the range),
         cells (mean number of such cells per draw), bias (mean error of these cells in counts) and
-        error (mean absolute error in counts), all over the draws of the bootstrap.
+        error (mean absolute error in counts), all over the draws of the bootstrap.  Bias and error
+        are 0 for a range without cells.
         """
         import pandas as pd
 
@@ -563,7 +564,8 @@ class Uncertainty:
 
         The share of a query is the mean of the shares of its cells, weighted by their counts.  It
         is 1 for public tables and for tables on at most one attribute, and 0 for attribute sets
-        that were not measured.  ``values`` are the published answers, shape (queries,).
+        that were not measured.  For other attribute sets it is also 0 if the published answer is 0.
+        ``values`` are the published answers, shape (queries,).
         """
         axes = self.published.positions(queries.attributes)
         if self.published.measurement.plan.schema.is_exact(queries.attributes):
