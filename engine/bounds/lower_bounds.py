@@ -202,7 +202,7 @@ class _IntervalNorm:
 
     @property
     def flops(self) -> float:
-        """Estimated time of `at`, in floating-point operations of the product in `_Norm.at`."""
+        """Number of operations of a matrix product that is estimated to take as long as `at`."""
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
@@ -232,7 +232,7 @@ class _LevelNorm:
 
     @property
     def flops(self) -> float:
-        """Estimated time of `at`, in floating-point operations of the product in `_Norm.at`."""
+        """Number of operations of a matrix product that is estimated to take as long as `at`."""
         return 1e4 * sum(self.problem.tree.counts)
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
@@ -593,11 +593,12 @@ class FunctionCounts:
         ]
 
     def counts(self, order: int) -> list[int]:
-        """Return for every subproblem how many functions per attribute keep matrices small.
+        """Return the number of basis functions per attribute for every subproblem.
 
-        This is the largest number with matrices of at most about ``order`` rows, and at least 1.
-        Subproblems that are invariant under permutations of attributes and have no products of two
-        families get one function per cell.
+        More functions give larger matrices.  The result is the largest number for which every
+        matrix has at most about ``order`` rows, but at least 1.  Subproblems that are invariant
+        under permutations of attributes and have no products of two families get one function per
+        cell.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 

@@ -524,7 +524,7 @@ class FamilyRoot:
     roots, U : eigenvalues and eigenvectors of Y, the square root of D^(1/2) W^T W D^(1/2).
     R, C : R = K^T Y K and C = R^2, shape (k, k).
     t : nuclear norm of Y on the orthogonal complement of K.
-    by_root, by_gram, by_t : accumulated derivatives of the nuclear norm of the workload with
+    by_root, by_square, by_t : accumulated derivatives of the nuclear norm of the workload with
         respect to R, C and t.
     """
 
@@ -535,7 +535,7 @@ class FamilyRoot:
     C: Array
     t: float
     by_root: Array
-    by_gram: Array
+    by_square: Array
     by_t: float = 0.0
 
 
@@ -588,7 +588,7 @@ class Frame:
             C=R @ R,
             t=t,
             by_root=np.zeros_like(R),
-            by_gram=np.zeros_like(R),
+            by_square=np.zeros_like(R),
         )
 
     def by_s(self) -> Array:
@@ -616,14 +616,14 @@ class Frame:
 
         The derivative with respect to K is added to ``by_K``, shape (n, k).
         """
-        # C = R^2 and t = tr Y - tr R, so the derivatives by C and t add to the derivative by R.
-        by_root = family.by_root + family.R @ family.by_gram + family.by_gram @ family.R
-        by_root = 0.5 * (by_root + by_root.T)
-        by_root[np.diag_indices(len(by_root))] -= family.by_t
+        # C = R^2 and t = tr Y - tr R depend on R.  Their derivatives are added to that by R.
+        by_R = family.by_root + family.R @ family.by_square + family.by_square @ family.R
+        by_R = 0.5 * (by_R + by_R.T)
+        by_R[np.diag_indices(len(by_R))] -= family.by_t
         # R = K^T Y K depends on K and on Y.  ``by_Y`` is in the eigenbasis of Y.
         K_in_eigenbasis = family.U.T @ self.K
-        by_K += 2.0 * family.U @ (family.roots[:, None] * K_in_eigenbasis) @ by_root
-        by_Y = K_in_eigenbasis @ by_root @ K_in_eigenbasis.T
+        by_K += 2.0 * family.U @ (family.roots[:, None] * K_in_eigenbasis) @ by_R
+        by_Y = K_in_eigenbasis @ by_R @ K_in_eigenbasis.T
         by_Y[np.diag_indices(len(by_Y))] += family.by_t
         # Y^2 = H, so dY solves Y dY + dY Y = dH.  In the eigenbasis of Y the solution divides each
         # entry of dH by the sum of two eigenvalues.
@@ -973,7 +973,7 @@ class DenseNormBound:
                 other_grams = [None if q == p else gram.ravel() for q, gram in enumerate(grams)]
                 by_gram = contract(by_summand, other_grams).reshape(grams[p].shape)
                 if len(names) == 1:
-                    self._family(state, names[0], key).by_gram += by_gram
+                    self._family(state, names[0], key).by_square += by_gram
                 else:
                     joint = self._joint(state, names, key)
                     by_coefficients = 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by_gram)

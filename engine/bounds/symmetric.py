@@ -642,7 +642,8 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
     remaining = d - 2 * pairs
     # tuples (index of the element, coefficient, powers of a, b, c and det(C))
     terms: list[tuple[int, float, tuple[int, ...]]] = []
-    # Row k of the matrix has function 1 for k of the remaining attributes, column m for m of them.
+    # Row k stands for products with basis function 1 on k of the remaining attributes and function
+    # 0 on all others.  Column m stands for products with function 1 on m of them.
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             # the basis vectors of row and column are sums over all choices of k and of m
@@ -707,8 +708,10 @@ class SymmetricProducts:
                     if norm > 0.0:
                         by_summand = by_value * count * t * norm / total
                         for family_key, by_gram in by_grams.items():
-                            width = len(families[family_key].by_gram)
-                            families[family_key].by_gram += by_summand * t * by_gram[:width, :width]
+                            width = len(families[family_key].by_square)
+                            families[family_key].by_square += (
+                                by_summand * t * by_gram[:width, :width]
+                            )
                         if key is not None:
                             families[key].by_t += by_summand * norm * outside * t / families[key].t
 
@@ -763,7 +766,8 @@ class SymmetricProducts:
         return value, by_grams
 
 
-# singular values of a sector's query rows below this share of the largest count as 0
+# Singular values of the query rows of a sector (one of the diagonal blocks in the module docstring)
+# count as 0 if they are below this share of the largest one.
 RANK_TOLERANCE = 1e-10
 
 

@@ -773,7 +773,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     ([2.0, 3.0], True)
     """
     # Matrices that commute are diagonal in one common basis.  The eigenvectors of a weighted sum of
-    # the matrices are such a basis.
+    # the matrices are such a basis, unless the weights make two of its eigenvalues equal.
     _, P = np.linalg.eigh(np.sum([np.sqrt(i + 2.0) * c for i, c in enumerate(C)], axis=0))
     rotated = [P.T @ c @ P for c in C]
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:

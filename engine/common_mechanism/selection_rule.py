@@ -314,8 +314,9 @@ class NestedPlanRule:
         )
         if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This measurement is not that of the look of these options. Give the measurement "
-                "that stepwise.look() returned for the options of this rule."
+                "This measurement was made with another plan than the first stage (the look) of "
+                "this rule. Give the measurement that stepwise.look() returned for the options of "
+                "this rule."
             )
         primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])

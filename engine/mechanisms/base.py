@@ -406,7 +406,7 @@ def _check_interval_cells(part: Part) -> None:
 
 
 def _cheaper_requests(part: Part) -> list[str]:
-    """Return proposals for an error message: queries or mechanisms that need less memory."""
+    """Return proposals for an error message: queries or mechanisms that are cheaper to plan."""
     if len(part.sizes) > 1:
         return []
     if part.family.name == "marginal":

@@ -187,7 +187,10 @@ class Lattice:
         return np.asarray(self.matrix.T @ by_precision)
 
     def inverse(self, f: Array) -> Array:
-        """Return the v with precisions f, both of shape (sets,); entries of v may be negative."""
+        """Return the marginal weights v for which `precision` returns f.  Entries may be negative.
+
+        v and f have the shape (sets,).
+        """
         import scipy.sparse.linalg
 
         if not self.full:

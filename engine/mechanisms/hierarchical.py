@@ -430,8 +430,9 @@ class LevelPart:
 
     def add(self, level: Level) -> None:
         """Update the matrices ``R`` and ``M`` after ``level`` was added to the strategy."""
-        # The Woodbury formula gives the new R = (R^-1 + P^T P)^-1 for the 0/1 rows P of the level.
-        # The change of M is the sum of a matrix and its transpose, so M remains exactly symmetric.
+        # The rows P of the level change R to (R^-1 + P^T P)^-1.  By the Woodbury formula this is
+        # R - Z^T B with the matrices Z and B of `Level`.  A matrix and its transpose are subtracted
+        # from M, so M remains exactly symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -1156,11 +1157,12 @@ class LevelSelection(ExplicitMechanism):
 
 
 def count_split_evaluations(workload: Workload, cells: int) -> float:
-    """Estimate how often level selection evaluates the splits of all boxes, for forecasts.
+    """Estimate the number of evaluations of level selection, for forecasts.
 
-    The formula was fitted to twelve workloads.  The number grows with the root of the largest
-    number of attributes of a group.  It is smaller if there are fewer queries than cells, or if all
-    queries are marginals and totals.
+    An evaluation computes the gains of all splits of the boxes of a level.  The formula was fitted
+    to twelve workloads.  The number of evaluations grows with the root of the largest number of
+    attributes of a group.  It is smaller if there are fewer queries than cells, or if all queries
+    are marginals and totals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}

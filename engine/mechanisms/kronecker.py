@@ -889,8 +889,8 @@ MAX_TABLE_CELLS = 100_000
 def table_seconds(workload: Workload) -> float:
     """Return the expected time of `table_design`, in seconds on one idle core.
 
-    The time is infinite if the table has more than `MAX_TABLE_CELLS` cells, if a unit has too many
-    cells, or if all attributes with queries form a single unit.
+    A unit is a set of attributes with one strategy matrix.  The time is infinite if the table has
+    more than `MAX_TABLE_CELLS` cells, if a unit has too many cells, or if there is only one unit.
 
     >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")

@@ -740,7 +740,8 @@ class TradeoffSearch:
         """
         vectors = []
         for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
-            # A common factor of a vector is left out, because the class weights contain it.
+            # A factor of all entries of a vector is part of the class weights.  So the entries are
+            # scaled to have the largest log ratio 0.
             logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))

@@ -66,10 +66,11 @@ def swap_pair(values: Array, m: int, k: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Matrices that split queries on an attribute pair (i, j), in place of two centers.
+    """Matrices that split queries on a pair of attributes (i, j) into residual spaces.
 
-    A query with the coefficients c on the residual space of the pair gets additional coefficients:
-    c D_i on the residual space of i, c D_j on that of j, and c D_0 on the total.
+    They replace the centers of both attributes.  If a query has the coefficients c on the residual
+    space of the pair, then c D_i is added to its coefficients on the residual space of i, c D_j to
+    those on the residual space of j, and c D_0 to its coefficient on the total.
     `engine.residuals.tuning.complements` chooses the matrices.
 
     Attributes

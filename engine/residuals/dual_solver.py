@@ -705,7 +705,8 @@ class FixedBasisProblem(DualProblem):
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         super().__init__(lift=lift, factor=factor)
-        # row k: eigenvalue k of the Gram times the squared entries of u_k^T L, one per orbit
+        # One row per eigenvector u of the Gram, and one column per orbit of cells.  Row u has the
+        # squared entries of u^T L for the lift L, times the eigenvalue of u.
         self.squares = [W**2 for W in self.projected]
 
     def evaluate(self, mass: Array, active: OrbitIndices | None = None) -> tuple[float, Array]:
@@ -815,7 +816,7 @@ class FourierProblem(DualProblem):
         )
 
     def _fourier(self) -> tuple[Array, Callable[[Array], Array]]:
-        """Return the Gram's diagonal in the Fourier basis, and a function that inverts this map.
+        """Return the diagonal of the Gram in the Fourier basis, and a map from diagonal to matrix.
 
         The basis consists of the products of the frequencies 1 to n_i - 1 of the attributes;
         frequency 0 is constant and outside the residual space.
@@ -837,9 +838,9 @@ class FourierProblem(DualProblem):
         return np.asarray(coefficients), lambda values: ((E * values) @ E.conj().T).real
 
     def _fourier_by_fft(self) -> tuple[Array, Callable[[Array], Array]]:
-        """Return the Gram's diagonal in the Fourier basis, and a function that inverts this map.
+        """Return the result of `_fourier`, computed by fast Fourier transforms.
 
-        Fast Fourier transforms take the place of the matrix in `_fourier`, which has this result.
+        `_fourier` multiplies by a dense Fourier matrix instead.
         """
         dimension = math.prod(n - 1 for n in self.sizes)
         bases = [basis(n) for n in self.sizes]

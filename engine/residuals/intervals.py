@@ -703,7 +703,8 @@ class IntervalSolution:
     dual : weights mu of the cells, shape (n,) with sum 1.
     norms : privacy cost d_i of every cell before the strategy is scaled to privacy cost 1, shape
         (n,).
-    evaluations : number of evaluations of f in the search, without those that decreased f.
+    evaluations : number of evaluations of the dual value in the search, without those that
+        decreased it.
     """
 
     space: IntervalSpace

@@ -305,8 +305,8 @@ class Evaluation:
         centers = [self.centers.get(role) for role in kind.roles]
         L, by_gram, by_center = self.problem.dual(kind, gram, centers)
         by_L = 0.5 * kind.count / math.sqrt(L)
-        # The derivative of L with respect to the coefficient of a term, at fixed dual weights
-        # (envelope theorem), is the inner product of its Kronecker product and dL/dGram.
+        # The derivative of L with respect to the coefficient of a term is the inner product of
+        # dL/dGram and the Kronecker product of the term.  Dual weights are fixed (envelope theorem).
         by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in coefficients}
         self._add_by_centers(kind.roles, by_center, by_L)
         for factors, coefficient in coefficients.items():
@@ -759,8 +759,9 @@ class CenterProblem:
         -------
         One tuple (positions, factors, monomial) per residual space to which the group adds
         something.  ``positions`` are the positions in ``ranks`` of the attributes of the space.
-        The group adds the Kronecker product ``factors`` times a number.  This number is the product
-        of the total squares of some projections; ``monomial`` has the indices of these projections.
+        The group adds the Kronecker product ``factors`` times a number.  This number is a product
+        of total squares (see the module docstring), one per part of the group without an attribute
+        of the space.  ``monomial`` has the indices of the projections of these parts to the total.
         """
         rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
         # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of

@@ -397,17 +397,18 @@ def _multiplications_inside(
 
 
 def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float) -> list[Space]:
-    """Merge overlapping attribute sets, large sets first, while the unions on them take few steps.
+    """Return merged attribute sets (clusters), each of which can get a union.
 
-    The unions on all clusters together need at most `MAX_STEP_MULTIPLICATIONS` multiplications.
+    Overlapping sets are merged greedily, large sets first.  A search step for the unions on all
+    clusters together needs at most `MAX_STEP_MULTIPLICATIONS` multiplications.
     """
     clusters: dict[Space, float] = {}
     for space in sorted(spaces, key=len, reverse=True):
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
             continue
         # The space is added to the cluster with which it shares most attributes.  If the extended
-        # cluster would exceed the limit of multiplications, the next cluster is tried, and in the
-        # end a new one.
+        # cluster would exceed the limit of multiplications, the next cluster is tried, and last a
+        # new cluster.  If this one exceeds the limit, too, the space is left out.
         for cluster in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
             if cluster and not set(cluster) & set(space):
                 continue
