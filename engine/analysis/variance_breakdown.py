@@ -218,7 +218,7 @@ def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
     """
     import pandas as pd
 
-    errors = errors_by_group(plan)["rmse"].to_numpy()
+    errors = np.array(plan.rmses)
     # A workload can have 100,000 groups, so only the largest errors are sorted.
     last = min(count, len(errors))
     candidates = np.argpartition(-errors, last - 1)[:last]
@@ -245,5 +245,5 @@ def even_error(plan: Plan, group: int) -> float | None:
 
 
 def worst_error(plan: Plan) -> float:
-    """Return the largest standard error of a query, in counts, from `group_table`."""
-    return float(group_table(plan)["largest standard error"].max())
+    """Return the largest standard error of a query, in counts, as in `group_table`."""
+    return math.sqrt(max(plan.largest))

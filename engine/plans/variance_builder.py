@@ -16,6 +16,7 @@ arrays; `engine.plans.group_variance` computes sums, maxima and ranges of varian
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -862,16 +863,18 @@ def variances_by_class(
     )
     variances: dict[int, GroupVariance] = {}
     for group_class in workload.group_classes:
-        names = [
-            tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()
+        columns = [
+            [schema.names[place] for place in places] for places in group_class.places.T.tolist()
         ]
-        # 0 stands for a residual space that no block measures.
-        block_classes = [
-            [blocks.class_of_key.get(space, -1) + 1 for space in subsets(group_names)]
-            for group_names in names
-        ]
+        # Block classes of the residual spaces of all groups, one array per subset of their
+        # attributes.  0 stands for a residual space that no block measures.
+        block_classes = []
+        for chosen in subsets(columns):
+            spaces = zip(*chosen, strict=True) if chosen else [()] * len(group_class.numbers)
+            found = map(blocks.class_of_key.get, spaces, itertools.repeat(-1))
+            block_classes.append(np.fromiter(found, np.int64, len(group_class.numbers)) + 1)
         examples, class_of = unique_rows(
-            np.column_stack([centers[group_class.places], np.array(block_classes)])
+            np.column_stack([centers[group_class.places], *block_classes])
         )
         computed = list(map(variances_of, group_class.numbers[examples].tolist()))
         for group_number, k in zip(group_class.numbers.tolist(), class_of.tolist(), strict=True):

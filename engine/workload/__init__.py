@@ -17,7 +17,15 @@ from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
 from engine.workload.similar_texts import only_difference, visible_text, without_details
-from engine.workload.workload import Group, Part, Workload, joint_part, new_groups, subsets
+from engine.workload.workload import (
+    Group,
+    Part,
+    Workload,
+    has_queries_on,
+    joint_part,
+    new_groups,
+    subsets,
+)
 
 __all__ = [
     "DEFAULT_MISSING_TEXTS",
@@ -40,6 +48,7 @@ __all__ = [
     "Suffix",
     "Width",
     "Workload",
+    "has_queries_on",
     "joint_part",
     "new_groups",
     "only_difference",

@@ -765,11 +765,28 @@ def _query_keys(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
     """
     keys: dict[tuple[str, ...], frozenset[Hashable]] = {}
     shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
-    for group in workload.groups:
-        names, key = _query_key(group, workload.schema)
-        extended = keys.get(names, frozenset()) | {key}
-        keys[names] = shared.setdefault(extended, extended)
+    names_of_places = workload.schema.names.__getitem__
+    for group_class in workload.group_classes:
+        # groups of a class without query weights have the same key
+        examples = group_class.numbers.tolist()
+        if workload.groups[examples[0]].query_weights is None:
+            examples = examples[:1]
+        class_keys = [_query_key(workload.groups[i], workload.schema)[1] for i in examples]
+        for places, key in zip(group_class.places.tolist(), itertools.cycle(class_keys)):
+            names = tuple(map(names_of_places, places))
+            extended = keys.get(names, frozenset()) | {key}
+            keys[names] = shared.setdefault(extended, extended)
     return keys
+
+
+def has_queries_on(workload: Workload, attributes: Iterable[str]) -> bool:
+    """Return whether the workload has a group on exactly these attributes, in any order.
+
+    >>> workload = Workload(Schema([Attribute.of_size(name, 2) for name in "ab"])).add(("a", "b"))
+    >>> has_queries_on(workload, "ba"), has_queries_on(workload, "a")
+    (True, False)
+    """
+    return workload.schema.ranked(attributes) in _query_keys(workload)
 
 
 def _query_key(group: Group, schema: Schema) -> tuple[tuple[str, ...], Hashable]:

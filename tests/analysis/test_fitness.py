@@ -284,6 +284,15 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
     assert worst_error(result) == pytest.approx(stds(result)[-1], rel=1e-9)
 
 
+def test_worst_error_and_worst_tables_list_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = plan(WORKLOAD, ONE, cache=False)
+    expected = result.by_group()
+    monkeypatch.setattr(Plan, "by_group", lambda _: pytest.fail("a table of all groups was made"))
+    assert worst_error(result) == expected["max_std"].max()
+    worst = analysis.worst_tables(result, 2)
+    assert worst["typical error"].tolist() == sorted(expected["rmse"])[:-3:-1]
+
+
 def test_breakdown_text_of_many_small_shares_reports_noise() -> None:
     names = "abcdefgh"
     workload = Workload(Schema([Attribute.of_size(name, 2) for name in names]))

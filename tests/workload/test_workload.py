@@ -9,7 +9,16 @@ import pytest
 
 from engine._arrays import unique_rows
 from engine.errors import SchemaError, WorkloadError
-from engine.workload import Attribute, Custom, Schema, Width, Workload
+from engine.workload import (
+    Attribute,
+    Custom,
+    Schema,
+    Width,
+    Workload,
+    has_queries_on,
+    new_groups,
+)
+from engine.workload import workload as workload_module
 from engine.workload.families import Prefix, Random
 from engine.workload.workload import group_classes, groups_outside
 from tests import oracles, shapes
@@ -311,6 +320,21 @@ def test_group_classes_match_key_and_ranks(seed):
         for a in workload.group_classes
     ]
     assert classes == [(ranks, members) for (_, ranks), members in kinds.items()]
+
+
+def test_has_queries_on_many_groups_compares_one_per_class(monkeypatch):
+    workload = Workload.all_ways(shapes.numeric(*[3] * 8), (1, 2, 3)).add(
+        ("b", "a"), "marginal", query_weights=np.arange(1.0, 10.0)
+    )
+    calls = []
+    query_key = workload_module._query_key
+    monkeypatch.setattr(workload_module, "_query_key", lambda *a: calls.append(a) or query_key(*a))
+    assert has_queries_on(workload, ("c", "a"))
+    assert not has_queries_on(workload, "abcd")
+    assert len(calls) == 4
+    assert new_groups(workload, workload.groups) == ()
+    other = Workload(workload.schema).add(("b", "a"), "marginal", query_weights=np.ones(9))
+    assert new_groups(workload, other.groups) == other.groups
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,7 +12,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
-from engine.workload import Group, Levels, Schema, Workload, new_groups
+from engine.workload import Group, Levels, Schema, Workload, has_queries_on, new_groups
 from engine.workload.families import default_family
 from engine.workload.integer_bins import query_texts
 from pages.parts.shell import buttons, figure_view, history
@@ -61,9 +61,7 @@ def add_button(
         new = new_groups(workload, groups)
     else:
         new = forecast_form.groups_to_add(groups)
-    # Workloads can have 100,000 groups, so they are not listed at each redraw of the page.
-    existing = {frozenset(group.attributes) for group in workload.groups} if new else set()
-    is_highlighted = not new or any(frozenset(group.attributes) not in existing for group in new)
+    is_highlighted = not new or any(not has_queries_on(workload, group.attributes) for group in new)
     buttons.button(
         label(new or groups),
         _add,
@@ -140,10 +138,12 @@ def _query_kind_of_workload() -> str:
     "Tables" if there is no such attribute, or if its family is not in `NUMERIC_FAMILIES`.
     """
     workload = history.current().required_workload
-    for group in workload.groups:
+    numeric = {a.name for a in workload.schema.attributes if a.kind == "numeric"}
+    # Workloads can have 100,000 groups, so they are not listed without need.
+    for group in workload.groups if numeric else ():
         families = group.family if isinstance(group.family, Mapping) else {}
         for name, family in families.items():
-            if workload.schema[name].kind == "numeric":
+            if name in numeric:
                 kinds = [kind for kind, one in NUMERIC_FAMILIES.items() if one == family]
                 return kinds[0] if kinds else "Tables"
     return "Tables"
