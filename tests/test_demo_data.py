@@ -43,7 +43,7 @@ def load(name: str) -> Schema:
 
 
 def cells(data: pd.DataFrame | Path, schema: Schema) -> dict[str, np.ndarray]:
-    """Counts per cell of every attribute; a value outside the schema is an error."""
+    """Return the counts of the cells of every attribute; a value outside the schema is an error."""
     counts = count_marginals(data, schema, [(name,) for name in schema.names])
     assert counts.rows_refused == 0
     return {name: counts[name,] for name in schema.names}

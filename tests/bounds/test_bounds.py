@@ -556,9 +556,9 @@ def test_best_bound_intervals_equals_exact_bound(groups):
         assert best_bound(workload, law)[0] == pytest.approx(expected, rel=2e-4)
 
 
-def test_best_bound_thousands_of_prefixes_is_below_plan():
+def test_best_bound_thousands_of_prefixes_is_close_below_plan():
     workload = Workload(cube(3_650, 1)).add("x0", "prefix")
     result = plan(workload, Budget(pcost=1.0), cache=False)
-    bound = math.sqrt(best_bound(workload)[0])
-    assert 0.98 * bound < result.weighted_rmse * math.sqrt(sum(g.count for g in workload.groups))
+    bound = math.sqrt(best_bound(workload)[0] / workload.queries)
+    assert bound < result.weighted_rmse < 1.04 * bound
     assert result.certificate.global_gap > 0.0

@@ -26,7 +26,7 @@ def cube(n: int, d: int = 40) -> Schema:
 
 
 def pairs(n: int, family: str) -> Workload:
-    """All 2-way queries of a joint family and 1-way prefixes."""
+    """Return the queries of a joint family on all pairs, and prefixes of all attributes."""
     ones = Workload.all_ways(cube(n), (1,), "prefix")
     twos = Workload.all_ways(cube(n), (2,), family)
     return Workload(ones.schema, ones.groups + twos.groups)

@@ -168,7 +168,7 @@ class Client:
 
     @property
     def text(self) -> str:
-        """The elements that the last action drew, as text."""
+        """Return the elements that the last action drew, as text."""
         return " ".join(
             str(message.delta) for message in self.messages if message.WhichOneof("type") == "delta"
         ).replace("\\", "")

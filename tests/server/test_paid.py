@@ -46,7 +46,7 @@ PAYER, CONFIRM = "3. Who pays", "4. Confirm"  # steps of the Release page
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Working folder of the server, below a folder that it must not change."""
+    """Return the working folder of the server, below a folder that it must not change."""
     new_folder = tmp_path_factory.mktemp("outside") / "office"
     new_folder.mkdir()
     shutil.copy(SURVEY, new_folder / "records.csv")
