@@ -24,11 +24,12 @@ from pages.parts.start import project_file
 page_layout.require()
 
 WORDS = (
-    "**Schema**: the columns and their possible values.  \n"
-    "**Workload**: the counts to publish.  \n"
-    "**Budget**: how much the counts may reveal about a person.  \n\n"
-    "Until you release, no records are read and no budget is spent."
+    "**Schema**: columns and their possible values.  \n"
+    "**Workload**: counts to publish.  \n"
+    "**Budget**: what they may reveal about a person."
 )
+PROMISE = "Until you release, no records are read and no budget is spent."
+UNDO = "Undo restores it."
 DEMO_WAYS = (1, 2)  # numbers of attributes per table in a demo
 LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list
 EXAMPLE, EXAMPLE_ATTRIBUTE = "survey", "tv_news_days"  # public records
@@ -99,6 +100,7 @@ def demo() -> None:
             f"{demo_data.WORDS[name]}. Opens all {tables} of {sizes}, at"
             f" {budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())}."
         )
+        + (f" Replaces your project; {UNDO}" if history.current().workload else "")
     )
     if page_button("Try a demo", key="start_Try a demo"):
         try_demo()
@@ -116,7 +118,7 @@ def project(request: history.RequestState) -> None:
     has_tables = bool(request.required_workload.groups)
     target = page_layout.page("Preview" if has_tables else "Workload")
     with st.container(border=True, horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**Your project.** {escape_markdown(budgets.summary(request))}")
+        st.markdown(f"**Project** · {escape_markdown(budgets.summary(request))}")
         if st.button(f"Continue: {target.title} →", key="go_on", type="primary"):
             st.switch_page(target.file)
         with st.popover("Save"):
@@ -136,18 +138,21 @@ with left:
         if page_button("Describe my own data", key="start_Use my own schema"):
             project_file.clear_demo()
             st.switch_page(page_layout.page("Schema").file)
+        if project_file.is_demo(request.schema):
+            st.caption(f"Replaces the demo; {UNDO}")
+        elif request.schema is not None:
+            st.caption("Opens the columns of your project.")
         if opened := project_file.draw():
             st.switch_page(page_layout.page(opened).file)
     if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
         st.switch_page(page_layout.page("Learn").file)
 with right:
-    if request.workload is None:
-        st.markdown(WORDS)
+    st.markdown(WORDS if request.workload is not None else f"{WORDS}\n\n{PROMISE}")
     measurement = example()
     answers = measurement.answers(0)
     attributes = measurement.plan.schema.attributes
     query_texts = integer_bins.query_texts(attributes, answers["query"])
     drawn = figures.answers_picture(answers.assign(query=query_texts), rehearsal=True)
     figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
-    st.caption("Example: voters by days of TV news per week, noisy counts with 95% intervals.")
+    st.caption("Example: voters by days of TV news.")
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

@@ -74,9 +74,28 @@ def test_another_project_starts_with_defaults(
         one.set(coarse_step="1. Analyses")
 
 
+def test_words_are_explained_also_with_an_open_project() -> None:
+    for session in (Session().go("start"), open_demo("census").go("start")):
+        for word in ("Schema", "Workload", "Budget"):
+            assert f"**{word}**: " in session.text()
+
+
+def test_ways_that_replace_the_project_say_so() -> None:
+    undo = "Undo restores it."
+    assert undo not in Session().go("start").text()
+    session = open_demo("census").go("start")
+    assert f"Replaces your project; {undo}" in session.text()
+    assert f"Replaces the demo; {undo}" in session.text()
+    before = session.studio.to_json()
+    session.set(start_demo="cps").press("start_Try a demo").press("undo")
+    assert session.studio.to_json() == before
+
+
 def test_own_schema_is_not_replaced_by_empty_one() -> None:
     workload = Workload.all_ways(Schema([Attribute.of_size("a", 3)]), (1,))
     session = open_file("w.json", workload.to_json()).go("start")
+    assert "Opens the columns of your project." in session.text()
+    assert "Replaces the demo" not in session.text()
     assert session.press("start_Use my own schema").studio.workload == workload
 
 

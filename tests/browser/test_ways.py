@@ -17,7 +17,7 @@ from tests.browser.conftest import Visit
 BUDGET_TEXT = "ε 4.887"  # in the sidebar, if there is a workload
 # text that each page shows
 PAGE_TEXTS = {
-    "Start": "Your project.",
+    "Start": "Project · Schema",
     "Schema": "cells in the full table",
     "Workload": "Tables of the workload",
     "Preview": "Typical error",

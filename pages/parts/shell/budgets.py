@@ -165,13 +165,10 @@ def summary(request: history.RequestState) -> str:
         f"{pluralize(len(workload.groups), 'table')},"
         f" {pluralize(workload.queries, 'query', 'queries')}"
     )
-    centers = (
-        " · Centers: tuned" if request.options_without_defaults.get("centers") == "tuned" else ""
-    )
     return (
         f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} ·"
         f" Workload: {counts if workload.groups else 'empty'} · Budget:"
-        f" {in_words(request.budget)}{centers}"
+        f" {in_words(request.budget)}"
     )
 
 

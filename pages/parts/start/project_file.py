@@ -47,14 +47,22 @@ def read_project(content: bytes, present: RequestState) -> RequestState | None:
     return RequestState.from_json(content) if is_project else None
 
 
+@st.cache_resource(show_spinner=False)
+def _demo_schemas() -> list[Schema]:
+    return [Schema.from_json(path.read_bytes()) for path in demo_data.schemas().values()]
+
+
+def is_demo(schema: Schema | None) -> bool:
+    """Return whether a schema is the schema of a demo."""
+    return schema is not None and schema in _demo_schemas()
+
+
 def clear_demo() -> None:
     """Remove the schema of the session, with its workload, if it is the schema of a demo.
 
     The user can restore them by undo.
     """
-    schema = history.current().schema
-    demos = (Schema.from_json(path.read_bytes()) for path in demo_data.schemas().values())
-    if schema is None or schema not in list(demos):
+    if not is_demo(history.current().schema):
         return
     grid.clear()
     session_restore.clear_project()
