@@ -200,18 +200,18 @@ def test_page_shows_how_entries_were_read() -> None:
     assert "**age**: 16–20, 21–25, … 96–101 (17 bins)" in text
     assert "**region**: North, South, … West (4 values)" in text
     assert "**day**: [1, 2), [2, 3), … [365, 366] (365 bins)" in text
-    assert "If day can only be whole numbers, tick **integers**" in text
+    assert "Tick **integers** for day" in text
     edits[2]["integer"] = True
     set_edits(session, {"edited_rows": edits})
     assert "**day**: 1, 2, … 365–366 (365 bins)" in session.text()
-    assert "can only be whole numbers" not in session.text()
+    assert "Tick **integers**" not in session.text()
 
 
 def test_fractional_edges_are_not_suggested_as_integers() -> None:
     session = upload(Session(), "records.csv", b"pay\n3.5\n")
     set_edits(session, {"edited_rows": {0: {"values": "0, 0.5, 1"}}})
     assert "[0.5, 1]" in session.text()
-    assert "can only be whole numbers" not in session.text()
+    assert "Tick **integers**" not in session.text()
 
 
 def test_attribute_with_one_value_is_warned_of() -> None:
@@ -226,7 +226,7 @@ def test_page_says_when_rows_will_be_dropped() -> None:
     session = upload(Session(), "records.csv", b"sex\nF\n")
     edits = {"values": "F | M | else", "other": "else"}
     set_edits(session, {"edited_rows": {0: edits}})
-    assert "Rows with other or missing values will be dropped" in session.text()
+    assert "Rows with other values will be dropped" in session.text()
     set_edits(session, {"edited_rows": {0: edits | {"missing": "else"}}})
     assert "will be dropped" not in session.text()
 

@@ -43,8 +43,7 @@ ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
     "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or `first edge:last"
-    " edge:step`, as in `0:100:5` · dates `2024-01:2024-12:month` or `2024-01-01:2024-12-31:day` ·"
-    " number of codes `10`"
+    " edge:step`, as in `0:100:5` · dates `2024-01:2024-12:month` · number of codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
 MAX_DOMAINS = 12  # attributes whose cells are listed below the grid
@@ -234,34 +233,41 @@ def draw(schema: Schema | None) -> None:
     st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
     if schema is not None:
-        note_domains(schema)
+        rows = edited_rows(state[BASE], state.get(key, {}))
+        note_domains(schema, rows)
         note_incomplete(schema)
 
 
-def note_domains(schema: Schema) -> None:
-    """Draw how the entries were read: the cells of the attributes, and what to check."""
+def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
+    """Draw how the ``rows`` of the grid were read: bins, dates and codes, and what to check.
+
+    Labels that are separated by | are as in the grid, so they are not repeated.
+    """
+    repeated = {row.get("name", "").strip() for row in rows if "|" in row.get("values", "")}
+    attributes = [attribute for attribute in schema.attributes if attribute.name not in repeated]
     lines = [
         f"**{escape_markdown(attribute.name)}**:"
         f" {escape_markdown(integer_bins.domain_text(attribute))}"
-        for attribute in schema.attributes[:MAX_DOMAINS]
+        for attribute in attributes[:MAX_DOMAINS]
     ]
-    if (omitted := len(schema) - len(lines)) > 0:
+    if (omitted := len(attributes) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
-    st.caption(f"Read as: {' · '.join(lines)}")
+    notes = [f"Read as: {' · '.join(lines)}"] if lines else []
     if names := _names(schema, integer_bins.could_be_integer):
-        st.caption(
-            f"If {names} can only be whole numbers, tick **integers**: “16–20” then replaces"
-            " “[16, 21)”."
+        notes.append(
+            f"Whole numbers only? Tick **integers** for {names}: “16–20” replaces “[16, 21)”."
         )
+    if any(map(_drops_rows, schema.attributes)):
+        notes.append(
+            "Rows with other values will be dropped, unless **others as**, **missing as** or **clip**"
+            " counts them."
+        )
+    if notes:
+        st.caption("  \n".join(notes))
     if names := _names(schema, lambda attribute: attribute.size == 1):
         st.warning(
             f"Only one possible value: {names}. Enter all values, or delete the row: an attribute"
             " with one value splits no counts."
-        )
-    if any(map(_drops_rows, schema.attributes)):
-        st.caption(
-            "Rows with other or missing values will be dropped, except where **others as**,"
-            " **missing as** or **clip** says how to count them."
         )
 
 
