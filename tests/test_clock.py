@@ -9,7 +9,7 @@ from engine._clock import INTERVAL_S, PlanningClock
 
 @pytest.fixture
 def clocks(monkeypatch):
-    """Wall time and processor time in seconds, which the test sets."""
+    """Return the wall time and processor time in seconds, which the test sets."""
     now = {"wall": 100.0, "processor": 5.0}
     monkeypatch.setattr(time, "monotonic", lambda: now["wall"])
     monkeypatch.setattr(time, "process_time", lambda: now["processor"])

@@ -46,7 +46,7 @@ SAFE = {
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Options by dotted name."""
+    """Return options by dotted name."""
     options = {}
     for key, value in table.items():
         options |= (
@@ -98,7 +98,7 @@ def test_fonts_are_local_with_generic_fallback(name: str) -> None:
 
 
 def luminance(color: str) -> float:
-    """Relative luminance of #rrggbb.  Source: WCAG 2.2, definition of relative luminance."""
+    """Return the relative luminance of #rrggbb, as WCAG 2.2 defines it."""
     assert re.fullmatch(r"#[0-9a-f]{6}", color), color
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = [
@@ -108,7 +108,7 @@ def luminance(color: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """Contrast ratio of two colours, 1 to 21.  Source: WCAG 2.2, definition of contrast ratio."""
+    """Return the contrast ratio of two colours, 1 to 21, as WCAG 2.2 defines it."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 

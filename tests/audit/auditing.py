@@ -93,7 +93,7 @@ class Audit:
 
     @property
     def exceeded(self) -> bool:
-        """Whether the lower bound exceeds the stated rho."""
+        """Return whether the lower bound exceeds the stated rho."""
         return self.shown > self.stated
 
 

@@ -9,7 +9,7 @@ from engine.common_mechanism.common_mechanism import LinearMechanism
 
 
 def marginals(sizes, ways):
-    """All k-way marginals on a small domain, one row per cell."""
+    """Return all k-way marginals on a small domain, one row per cell."""
     tables = []
     for axes in itertools.combinations(range(len(sizes)), ways):
         rows = np.ones((1, 1))
@@ -24,7 +24,7 @@ def mechanism(rows, variance=1.0):
 
 
 def random_mechanism(rng, cells, *, rank=None):
-    """Mechanism with correlated noise on rank + 1 rows, which are linearly dependent."""
+    """Return a mechanism with correlated noise on rank + 1 rows, which are linearly dependent."""
     rank = rank or cells
     # The directions are orthogonal.  The expected results are computed by inverting matrices, which
     # would lose all digits for nearly parallel directions.
@@ -52,7 +52,7 @@ PAIRS = {
 
 
 def cost_of(M):
-    """Privacy cost matrix B^T Sigma^-1 B."""
+    """Return the privacy cost matrix B^T Sigma^-1 B."""
     return M.B.T @ np.linalg.inv(M.Sigma) @ M.B
 
 

@@ -33,7 +33,7 @@ def plan_without_unions(workload, **options):
 
 
 def cuts(*edges):
-    """Queries that count the cells between edges, shape (len(edges) - 1, cells)."""
+    """Return queries that count the cells between edges, shape (len(edges) - 1, cells)."""
     return np.repeat(np.eye(len(edges) - 1), np.diff(edges), axis=1)
 
 

@@ -13,7 +13,7 @@ N_SLOWEST = 10
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process, its ended children and its running descendants."""
+    """Return the CPU seconds of this process, its ended children and its running descendants."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

@@ -37,7 +37,7 @@ WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    """Tables of every exported kind, with names and labels that need escaping."""
+    """Return tables of every exported kind, with names and labels that need escaping."""
     result: Plan = plan(WORKLOAD, Budget(pcost=1.0))
     compared = comparison(WORKLOAD, result.budget, ["querysmasher", "identity", "wff"])
     drawn = {

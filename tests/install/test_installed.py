@@ -75,13 +75,13 @@ class Distributions:
 
     @property
     def in_wheel(self) -> set[str]:
-        """Names in the wheel, without its metadata."""
+        """Return the names in the wheel, without its metadata."""
         with zipfile.ZipFile(self.wheel) as archive:
             return {name for name in archive.namelist() if ".dist-info/" not in name}
 
     @property
     def in_sdist(self) -> set[str]:
-        """Paths of the files in the source distribution, relative to its top folder.
+        """Return the paths of the files in the source distribution, relative to its top folder.
 
         PKG-INFO and .gitignore, which the build tool adds, are omitted.
         """
@@ -93,7 +93,7 @@ class Distributions:
 
     @property
     def metadata(self) -> email.message.Message:
-        """Metadata of the wheel."""
+        """Return the metadata of the wheel."""
         with zipfile.ZipFile(self.wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             return email.message_from_bytes(archive.read(name))
@@ -101,7 +101,7 @@ class Distributions:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """Distributions built from a checkout that contains unrelated private files."""
+    """Yield distributions built from a checkout that contains unrelated private files."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in FOLDERS:
         (source / name).symlink_to(ROOT / name)

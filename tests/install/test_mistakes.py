@@ -39,7 +39,7 @@ TOTALS = measure(plan(Workload(S).add("age"), B), D, rehearsal=True)
 
 
 def new_ledger() -> Ledger:
-    """Ledger whose folder no longer exists."""
+    """Return a ledger whose folder no longer exists."""
     with tempfile.TemporaryDirectory() as folder:
         return Ledger.create(Path(folder) / "ledger")
 

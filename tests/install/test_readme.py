@@ -235,7 +235,7 @@ def test_number_of_planted_bugs_is_current() -> None:
 
 
 def unknown_places(text: str) -> list[str]:
-    """Files, modules and names that a text has in backticks but that do not exist."""
+    """Return files, modules and names that a text has in backticks but that do not exist."""
     missing = [
         p
         for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text)

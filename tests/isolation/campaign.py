@@ -77,12 +77,12 @@ class Person:
 
     @property
     def book(self) -> Ledger:
-        """Ledger of this person."""
+        """Return the ledger of this person."""
         return Ledger(self.folder / f"canary{self.name}q.ledger")
 
     @property
     def marks(self) -> list[bytes]:
-        """Private byte strings: a name, the number of rows, and released answers.
+        """Return private byte strings: a name, the number of rows, and released answers.
 
         Answers have the form in which the server sends them.
         """

@@ -56,7 +56,7 @@ def rows_of(shape):
 
 @functools.cache
 def workload_for(mechanism, shape):
-    """Workload of a shape; for a data cube, the marginals on the same attributes."""
+    """Return the workload of a shape; for a data cube, the marginals on the same attributes."""
     workload = workload_of(shape)
     if mechanism != "datacube":
         return workload
@@ -79,7 +79,7 @@ def optimum_of(shape):
 
 
 def budget_for(mechanism, pcost=1.0):
-    """Budget with a noise law that the mechanism supports."""
+    """Return a budget with a noise law that the mechanism supports."""
     laws = {m.name: m.laws for m in SUITE}[mechanism]
     return Budget(pcost=pcost) if "gaussian" in laws else Budget.pure(math.sqrt(pcost))
 

@@ -54,7 +54,7 @@ SMALL = [
 
 
 def full_rows(schema, component):
-    """Strategy rows of a component on the full domain, shape (measurements, N)."""
+    """Return the strategy rows of a component on the full domain, shape (measurements, N)."""
     sizes, names = [a.size for a in schema.attributes], list(schema.names)
     cells, out = oracles.codes(sizes), np.ones((1, math.prod(sizes)))
     for axes, strategy in component.factors:
@@ -70,7 +70,7 @@ def noise_std(noise, share):
 
 
 def variances(rows, std, queries):
-    """Least-squares variances of queries from rows with noise of standard deviation ``std``."""
+    """Return the least-squares variances of queries from rows with noise of std ``std``."""
     whitened = rows / np.asarray(std)[:, None]
     pinv = np.linalg.pinv(whitened, rcond=1e-9)
     assert np.abs(queries @ pinv @ whitened - queries).max() < 1e-6

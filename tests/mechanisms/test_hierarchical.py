@@ -36,7 +36,7 @@ STRATEGIES = {
 
 
 def brute_error(rows, W, noise):
-    """Sum of the query variances with noise proportional to the sensitivity."""
+    """Return the sum of the query variances with noise proportional to the sensitivity."""
     columns = rows.T.tolist()
     norms = [
         sum(abs(v) for v in c) if noise == "laplace" else math.sqrt(sum(v * v for v in c))

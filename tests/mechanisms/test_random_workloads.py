@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 @st.composite
 def workloads(draw):
-    """Up to four groups of any family on up to three attributes of at most five cells."""
+    """Draw up to four groups of any family on up to three attributes of at most five cells."""
     sizes = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     workload = Workload(shapes.numeric(*sizes))
     for _ in range(draw(st.integers(1, 4))):

@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _unknown(does: str, name: str) -> str:
-    """Error message for a name that matches no bug."""
+    """Return the error message for a name that matches no bug."""
     near = difflib.get_close_matches(name, [b.name for b in BUGS], n=3, cutoff=0.3)
     hint = f"; near: {', '.join(map(repr, near))}" if near else ""
     return f"no bug {does} {name!r}{hint}; --list names all"

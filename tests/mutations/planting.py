@@ -83,7 +83,7 @@ class Verdict:
 
 @contextlib.contextmanager
 def copied() -> Iterator[Path]:
-    """Temporary copy of the project."""
+    """Yield a temporary copy of the project."""
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         place = Path(folder)
         for part in PARTS:

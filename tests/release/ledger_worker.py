@@ -43,7 +43,7 @@ def make(path: Path) -> Ledger:
 
 
 def content_of(key: str) -> bytes:
-    """Content of the result of a key, from which a reader recognises a complete result."""
+    """Return the result of a key; a reader recognises from it whether it is complete."""
     return key.encode() * (1 + sum(key.encode()) % 2000)
 
 

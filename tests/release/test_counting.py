@@ -20,7 +20,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def digest_of_tables(frame: pd.DataFrame, ways: int) -> str:
-    """Digest of all tables of a frame of codes."""
+    """Return the digest of all tables of a frame of codes."""
     tables = []
     for names in itertools.combinations(frame.columns, ways):
         table = np.zeros((counting.CELLS,) * ways, np.int64)

@@ -33,7 +33,7 @@ SETS = list(itertools.combinations("abcd", 2))
 
 
 def explicit_rows(block: Block) -> np.ndarray:
-    """The strategy of a block as one matrix, shape (measurements, cells of its table)."""
+    """Return the strategy of a block as one matrix, shape (measurements, cells of its table)."""
     assert [axes for axes, _ in block.factors] == [(axis,) for axis in range(len(block.factors))]
     rows = functools.reduce(np.kron, [s.rows for _, s in block.factors], np.ones((1, 1)))
     return rows if block.weights is None else rows * block.weights.reshape(-1, 1)

@@ -62,7 +62,7 @@ CLOCKS = re.compile(r"\b(now|today|utcnow|time|monotonic)\(\)")
 
 @functools.cache
 def watched_uses(text: str) -> set[str]:
-    """Watched names that a module imports or uses."""
+    """Return the watched names that a module imports or uses."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         match node:

@@ -53,7 +53,7 @@ def six_tables(schema, family="marginal"):
 
 
 def precise_block(space, sizes):
-    """Block that measures a residual space with almost no noise."""
+    """Return a block that measures a residual space with almost no noise."""
     rows = [
         ((a,), Strategy(sizes=(n,), rows=basis(n).T, pinv=np.eye(n - 1), complete=True))
         for a, n in enumerate(sizes)

@@ -289,7 +289,7 @@ def test_margin_exceeds_float_error_of_acceptance():
 
 
 def propose_by_integers(envelope, words, *, entropy):
-    """Oracle: decode and decide one word at a time, without floats."""
+    """Decode and decide one word at a time, without floats; yield pairs (value, accepted)."""
     for word in map(int, words):
         bin_, word = int(envelope.bin_of[word % noise.TABLE_ENTRIES]), word // noise.TABLE_ENTRIES
         negative, word = word % 2, word // 2

@@ -65,12 +65,12 @@ class Replayed:
 
     @property
     def ratio(self) -> float:
-        """True cost over charge."""
+        """Return the true cost divided by the charge."""
         return self.cost / self.charged
 
     @property
     def wrong(self) -> bool:
-        """Whether the cost exceeds the charge, or does not reach it although it must."""
+        """Return whether the cost exceeds the charge, or does not reach it although it must."""
         return self.ratio > 1.0 or (self.tight and self.ratio < 1.0 - TIGHT)
 
 

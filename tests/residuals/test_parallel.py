@@ -44,7 +44,7 @@ def serial():
 
 @pytest.fixture
 def sent_tasks(monkeypatch):
-    """List of the tasks sent to workers."""
+    """Return the list of the tasks sent to workers."""
     sent, original = [], parallel.search_all
 
     def recording(tasks, *others):

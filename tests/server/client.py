@@ -117,7 +117,7 @@ class Client:
 
     @property
     def drawn_ids(self) -> list[str]:
-        """The ids of elements that the last action drew."""
+        """Return the ids of elements that the last action drew."""
         return re.findall(r'id: "([^"]+)"', self.text)
 
     def _store_element(self, message: ForwardMsg) -> None:

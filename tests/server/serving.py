@@ -59,12 +59,12 @@ class RunningServer:
 
     @property
     def token(self) -> str:
-        """The access key in the printed address."""
+        """Return the access key in the printed address."""
         return self.address.partition("token=")[2]
 
     @cached_property
     def cookie(self) -> str:
-        """The cookie that the server sets for the printed address."""
+        """Return the cookie that the server sets for the printed address."""
         with urllib.request.urlopen(self.address, timeout=CEILING) as answer:
             return answer.headers["Set-Cookie"].partition(";")[0]
 

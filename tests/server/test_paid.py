@@ -93,7 +93,7 @@ def choose_records(page: Client, records: str) -> Client:
 
 @pytest.fixture(scope="module")
 def released(office: RunningServer, folder: Path) -> Client:
-    """A session after a release for the second dataset of its ledger."""
+    """Return a session after a release for the second dataset of its ledger."""
     return (
         open_release(office, folder / "budget.csv", "records.csv")
         .press("release")

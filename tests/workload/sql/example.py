@@ -39,7 +39,7 @@ RECORDS = records()
 
 
 def group_rows(group: Group) -> np.ndarray:
-    """Query rows of a small group on the cells of its attributes, shape (queries, cells)."""
+    """Return the query rows of a group on the cells of its attributes, shape (queries, cells)."""
     rows = np.ones((1, 1))
     for part in group.parts:
         rows = np.kron(rows, part.family.rows(part.sizes))

@@ -211,7 +211,7 @@ def test_case_expressions_match_duckdb(sql: str) -> None:
 
 
 def conditions_in_sql() -> st.SearchStrategy[str]:
-    """Random SQL conditions whose bounds are edges of cells."""
+    """Return a strategy of random SQL conditions whose bounds are edges of cells."""
     edge = st.sampled_from(EDGES[1:-1])
     code = st.integers(-1, 6)
     signs = ["=", "<>", "<", "<=", ">", ">="]
