@@ -22,13 +22,13 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from engine._format import cost as cost_text
 from engine._untrusted import parse_json
 from engine._validation import check_choice, check_type
-from engine.common_mechanism.common_plan import CommonPlan, option_cost
+from engine.common_mechanism.common_plan import CommonPlan, Residual, option_cost
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import (
     LOOK,
@@ -322,137 +322,198 @@ def finish(
             f"{state} is on the ledger for this look. Call decide() with one of the options"
             f" {', '.join(steps.common.names)} first."
         )
-    common, i = steps.common, steps.common.names.index(choice.option)
-    residual, second_stage_key = common.residuals[i], _second_stage_key(common, i, key, attempt)
-    cost = _remaining_cost(common, i, steps.costs, attempt)
-    step_hash, dataset = _step_hash(common, f"{REST}{i}"), steps.look.dataset
-    following = common.following if has_next_choice(common, i) else None
-    sets = step_sets(following or common)
-    options = RecordOptions(
-        on_refused=on_refused or "drop",
-        person=person,
-        count_column=count_column,
-        ignore=ignore,
-        progress=status_reporter(progress),
-        memory_limit=memory_limit,
+    stage = _SecondStage(
+        book=book,
+        key=key,
+        steps=steps,
+        option=steps.common.names.index(choice.option),
+        attempt=attempt,
+        on_changed=on_changed,
+        data=data,
+        options=RecordOptions(
+            on_refused=on_refused or "drop",
+            person=person,
+            count_column=count_column,
+            ignore=ignore,
+            progress=status_reporter(progress),
+            memory_limit=memory_limit,
+        ),
+        intake=intake,
     )
+    if not stage.residual.blocks:
+        if steps.finished is not None and attempt != 1 and book.find(stage.stage_key) is None:
+            raise PlanError(
+                f"The look measured everything that {choice.option!r} needs, so attempt={attempt}"
+                " would return the same answers. Leave out attempt, or start a new look with"
+                " another attempt, which spends again."
+            )
+        # all answers are from the look, so compare ``data`` with the records of the look
+        if on_changed == "refuse":
+            stage.check_same_records()
+        if stage.cost == 0:
+            return stage.unpaid_result()
+    release = Release(
+        part=stage.residual,
+        ledger=book,
+        key=stage.stage_key,
+        sets=stage.sets if stage.residual.blocks else None,
+        remedy=lambda: _REMEDY,
+        check=stage.check,
+        count=stage.count,
+        accept=stage.accept,
+        write=lambda file, receipt, drawn: write_second_stage(
+            file, steps.common, stage.option, steps.look, receipt, drawn
+        ),
+        load=lambda: stored_second_stage(book, steps.common, stage.option, stage.stage_key),
+    )
+    return release.run(stage.options, intake, stored_only=data is None)
 
-    def check_stored(step_key: str, step_tables: list[Space]) -> None:
-        """Raise OtherRecords if ``data`` is given and differs from the records of a stored stage."""
-        if data is not None:
-            counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
-            check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
 
-    if (
-        not residual.blocks
-        and steps.finished is not None
-        and attempt != 1
-        and book.find(second_stage_key) is None
-    ):
-        raise PlanError(
-            f"The look measured everything that {choice.option!r} needs, so attempt={attempt} would"
-            " return the same answers. Leave out attempt, or start a new look with another attempt,"
-            " which spends again."
-        )
-    # If nothing is measured here, all answers are from the look, so compare ``data`` with the
-    # records of the look.
-    if not residual.blocks and on_changed == "refuse":
-        check_stored(key, step_sets(common))
-    if not residual.blocks and cost == 0:
-        if not book.notes(kind="finish", key=key):
+@dataclass(frozen=True, kw_only=True)
+class _SecondStage:
+    """One attempt to measure what remains after a look for the chosen option.
+
+    Attributes
+    ----------
+    book, key : ledger, and key of the look in it.
+    steps : state of the two-stage release.
+    option : position of the chosen option.
+    attempt, on_changed, data, options, intake : arguments of `finish`; ``options`` collects those
+        for the reading of records.
+    """
+
+    book: Ledger
+    key: str
+    steps: Steps
+    option: int
+    attempt: int
+    on_changed: str
+    data: Any
+    options: RecordOptions
+    intake: Callable[[Intake], object] | None
+
+    @property
+    def residual(self) -> Residual:
+        """Plan of what remains to be measured."""
+        return self.steps.common.residuals[self.option]
+
+    @property
+    def stage_key(self) -> str:
+        """Key of this attempt in the ledger."""
+        return _second_stage_key(self.steps.common, self.option, self.key, self.attempt)
+
+    @property
+    def cost(self) -> float:
+        """Cost of this attempt in pcost, on the records of the look."""
+        return _remaining_cost(self.steps.common, self.option, self.steps.costs, self.attempt)
+
+    @property
+    def sets(self) -> list[Space]:
+        """Attribute sets of the tables that are counted."""
+        common = self.steps.common
+        following = common.following if has_next_choice(common, self.option) else None
+        return step_sets(following or common)
+
+    def check_same_records(self) -> None:
+        """Raise `OtherRecords` if records are given that differ from the records of the look."""
+        if self.data is None:
+            return
+        common = self.steps.common
+        options = replace(self.options, on_refused="drop")
+        counts = step_counts(common, self.residual, self.data, options)
+        look_spend = self.book.spent(self.key)
+        check_repeat(self.book, look_spend, counts, step_sets(common), self.intake, remedy=_REMEDY)
+
+    def unpaid_result(self) -> Measurement:
+        """Return the result of an option that the look measured completely and that costs nothing.
+
+        A note in the ledger says so, once.
+        """
+        book, look_result = self.book, self.steps.look
+        if not book.notes(kind="finish", key=self.key):
             book.note(
-                dataset=steps.look.dataset,
+                dataset=look_result.dataset,
                 kind="finish",
                 text="Nothing was left to measure or spend.",
-                key=key,
+                key=self.key,
             )
-        return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
+        return chosen_measurement(
+            self.steps.common, self.option, look_result, {}, key=self.key, utc=look_result.utc
+        )
 
-    def check(is_paid: bool) -> None:
+    def check(self, is_paid: bool) -> None:
         """Raise an error if this stage cannot be paid."""
-        check_choice("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
-        _check_remaining_budget(book, dataset, 0 if is_paid else cost)
+        dataset = self.steps.look.dataset
+        check_choice("on_changed", self.on_changed, ("refuse", "charge"), error=PlanError)
+        _check_remaining_budget(self.book, dataset, 0 if is_paid else self.cost)
         if is_paid:
             return
         # The look and the first attempt at the second stage are charged the cost of the plan
         # together; a later attempt is charged in addition.
-        if attempt == 1:
-            parts, parts_cost = (
-                [common.look.blocks, residual.blocks],
-                option_cost(common.options[i]),
-            )
-        else:
-            parts, parts_cost = [residual.blocks], cost
-        check_curve(book, dataset, parts, parts_cost)
+        blocks, cost = [self.residual.blocks], self.cost
+        if self.attempt == 1:
+            common = self.steps.common
+            blocks = [common.look.blocks, self.residual.blocks]
+            cost = option_cost(common.options[self.option])
+        check_curve(self.book, dataset, blocks, cost)
 
-    def count() -> Counts:
-        return (
-            step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
-        )
+    def count(self) -> Counts:
+        """Count the records; without residual spaces to measure, no records are read."""
+        common = self.steps.common
+        if not self.residual.blocks:
+            return no_counts(common)
+        return step_counts(common, self.residual, self.data, self.options)
 
-    def accept(counts: Counts) -> Callable[[], Receipt]:
+    def accept(self, counts: Counts) -> Callable[[], Receipt]:
         """Return a function that spends the cost of this stage, with a digest of ``counts``."""
-        step_cost, records = cost, None
-        if residual.blocks:
-            step_cost, records = accept_records(counts)
-        return lambda: book.spend(
-            dataset=dataset,
-            key=second_stage_key,
-            pcost=step_cost,
-            plan_hash=step_hash,
-            note=f"{REST} of {key}",
+        cost, records = self.cost, None
+        if self.residual.blocks:
+            cost, records = self._accept_records(counts)
+        return lambda: self.book.spend(
+            dataset=self.steps.look.dataset,
+            key=self.stage_key,
+            pcost=cost,
+            plan_hash=_step_hash(self.steps.common, f"{REST}{self.option}"),
+            note=f"{REST} of {self.key}",
             records=records,
         )
 
-    def accept_records(counts: Counts) -> tuple[float, Fingerprint]:
+    def _accept_records(self, counts: Counts) -> tuple[float, Fingerprint]:
         """Return the cost of this stage on the counted records in pcost, and their fingerprint.
 
         Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
         """
+        book, dataset = self.book, self.steps.look.dataset
         # If records changed, a changed record may be in the most expensive cell of both stages.
         # This stage is then charged at least what it would cost as a separate release.
-        separate_cost = max(cost, residual.pcost)
-        look_spend = book.find(key)
-        changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
-        if changed and on_changed == "refuse":
+        separate_cost = max(self.cost, self.residual.pcost)
+        look_spend = book.find(self.key)
+        changed = changed_records(
+            book, look_spend.digest if look_spend else "", counts, self.steps.common
+        )
+        if changed and self.on_changed == "refuse":
             raise OtherRecords(
                 changed,
-                f"This stage costs pcost {cost_text(cost)} only on the records of the look. Nothing"
-                ' was spent. Give the records of the look, or use on_changed="charge", which spends'
-                f" pcost {cost_text(separate_cost)}.",
+                f"This stage costs pcost {cost_text(self.cost)} only on the records of the look."
+                ' Nothing was spent. Give the records of the look, or use on_changed="charge",'
+                f" which spends pcost {cost_text(separate_cost)}.",
             )
-        report_intake = report_separate_charges(intake, changed, separate_cost)
-        records = fingerprint_of(book, dataset, counts, sets, report_intake)
+        report_intake = report_separate_charges(self.intake, changed, separate_cost)
+        records = fingerprint_of(book, dataset, counts, self.sets, report_intake)
         if not changed:
-            return cost, records
-        if book.find(second_stage_key) is None:
+            return self.cost, records
+        if book.find(self.stage_key) is None:
             book.note(
                 dataset=dataset,
                 kind="records",
                 text=f"{changed} This step is charged alone.",
-                key=key,
+                key=self.key,
             )
         # The prefix in the ledger marks that this stage was measured on other records than the
         # look.  If this stage is the look of a next choice, the second stage of that choice must
         # then be charged as a separate release, too.
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         return separate_cost, records
-
-    release = Release(
-        part=residual,
-        ledger=book,
-        key=second_stage_key,
-        sets=sets if residual.blocks else None,
-        remedy=lambda: _REMEDY,
-        check=check,
-        count=count,
-        accept=accept,
-        write=lambda file, receipt, drawn: write_second_stage(
-            file, common, i, steps.look, receipt, drawn
-        ),
-        load=lambda: stored_second_stage(book, common, i, second_stage_key),
-    )
-    return release.run(options, intake, stored_only=data is None)
 
 
 def rehearse_finish(
