@@ -158,6 +158,7 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
     if release_form.stored_measurement(book, key) is None:
         return
     if wizard.was_started("release", key):
+        page_layout.mark_released()
         release_form.open_result(key)
         st.rerun()
     if release_form.same_records(book, key, source):

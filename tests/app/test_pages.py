@@ -12,7 +12,7 @@ from engine._format import format_number
 from engine.privacy import Budget
 from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
-from pages.parts.shell import page_layout, permalink
+from pages.parts.shell import history, page_layout, permalink
 from pages.parts.shell.history import History, RequestState
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, open_demo_schema
 
@@ -43,6 +43,18 @@ def test_completed_steps_are_those_of_the_request() -> None:
     assert page_layout.completed_steps(empty) == frozenset()
     assert page_layout.completed_steps(schema) == {"Schema"}
     assert page_layout.completed_steps(tables) == {"Schema", "Workload"}
+
+
+def test_step_schema_is_open_while_an_edit_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = RequestState(workload=Workload.all_ways(demo_schema("census"), (1,)))
+    state: dict[str, object] = {}
+    monkeypatch.setattr(page_layout.st, "session_state", state)
+    state[page_layout.REJECTED_EDIT] = history.version(), []
+    assert page_layout.completed_steps(tables) == {"Workload"}
+    state[page_layout.REJECTED_EDIT] = history.version() + 1, []  # discarded by undo
+    assert page_layout.completed_steps(tables) == {"Schema", "Workload"}
+    state[page_layout.RELEASED] = tables
+    assert "Release" in page_layout.completed_steps(tables)
 
 
 def test_budget_unit_applies_to_all_pages() -> None:

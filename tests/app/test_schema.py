@@ -145,6 +145,7 @@ def test_undo_first_discards_invalid_edit() -> None:
     state[grid.BASE] = None
     session.run(session.app)
     assert "Row 3" in session.errors()
+    assert next(b for b in session.app.button if b.key == "next").disabled
     assert len(state[grid.BASE]) == 3
     session.press("undo")
     assert not session.errors()

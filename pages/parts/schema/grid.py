@@ -20,7 +20,7 @@ from engine.workload.schema_rows import (
     attribute_row,
     is_incomplete,
 )
-from pages.parts.shell import history
+from pages.parts.shell import history, page_layout
 from pages.parts.shell.error_text import (
     clear_deferred_error,
     deferred_errors,
@@ -35,7 +35,7 @@ NAMES = "schema_names"  # names of all rows of the grid, in their order
 ONCE_INCOMPLETE = "schema_once_incomplete"  # names of rows that have lacked values at some time
 BASE = "schema_base"  # rows of the grid before its edits
 SERIAL = "schema_serial"  # counter in the widget key of the grid; a new value discards all edits
-REJECTED = "schema_rejected"  # after an invalid edit: version of the request, rows of the grid
+REJECTED = page_layout.REJECTED_EDIT
 PLACE = "table"  # key of the error of the last edit
 LEVELS = "levels"  # column with the levels of an attribute, which is not edited
 MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid

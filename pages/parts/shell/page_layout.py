@@ -46,6 +46,9 @@ def page(title: str) -> PageInfo:
 DONE = "✅"  # icon of a completed step in the navigation
 # session state key: whether the open lesson is about the tables of the user
 PLAN_IN_LESSON = "plan_in_lesson"
+# session state key, after an invalid edit of the schema: version of the request, rows of the grid
+REJECTED_EDIT = "schema_rejected"
+RELEASED = "released_request"  # session state key: the last request that this session released
 PREVIEWED = "previewed"  # session state key: the last request whose errors Preview has shown
 # True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
@@ -90,12 +93,17 @@ def _navigation() -> Page:
 
 
 def completed_steps(request: history.RequestState) -> frozenset[str]:
-    """Return the titles of the steps of the project that are completed for this request."""
+    """Return the titles of the steps of the project that are completed for this request.
+
+    The schema is not complete while the last edit of its grid is invalid.
+    """
     workload = request.workload
+    rejected_version = st.session_state.get(REJECTED_EDIT, (None,))[0]
     steps = {
-        "Schema": workload is not None,
+        "Schema": workload is not None and rejected_version != history.version(),
         "Workload": workload is not None and bool(workload.groups),
         "Preview": st.session_state.get(PREVIEWED) is request,
+        "Release": st.session_state.get(RELEASED) is request,
     }
     return frozenset(title for title, is_done in steps.items() if is_done)
 
@@ -183,6 +191,11 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
 def mark_previewed(request: history.RequestState) -> None:
     """Mark the step Preview as completed for this request."""
     st.session_state[PREVIEWED] = request
+
+
+def mark_released() -> None:
+    """Mark the step Release as completed for the current request."""
+    st.session_state[RELEASED] = history.current()
 
 
 def footer(

@@ -16,7 +16,7 @@ from engine.release import measure
 from engine.release.measure import load_measurement
 from pages.parts.jobs import private_tempdir, publishing
 from pages.parts.release.published_view import FILES
-from pages.parts.shell import permalink
+from pages.parts.shell import page_layout, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import (
     CONFIRM,
@@ -79,6 +79,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     wait(other)
     assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     assert "Released for survey" in session.text()
+    assert session.app.session_state[page_layout.RELEASED] is session.studio  # a tick in the path
     assert "Rows read 944 = counted 944 + dropped 0" in session.text()
     session.set(release_result_group=0)
     first = answers_on_page(session)
