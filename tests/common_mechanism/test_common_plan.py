@@ -270,6 +270,7 @@ def query_rows(group):
 
 
 def exact_answers(plan_schema, blocks, table):
+    """Return the answers of each block without noise, for a table of all cells."""
     names, out = list(plan_schema.names), {}
     for space, block in blocks.items():
         away = tuple(i for i, name in enumerate(names) if name not in space)
