@@ -31,6 +31,7 @@ MOVE = "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WH
 
 
 def frame() -> pd.DataFrame:
+    """Return random records of persons 2 to 29, and one record of person 1."""
     rng = np.random.default_rng(4)
     rows = pd.DataFrame(
         {"a": rng.integers(0, 4, 80), "b": rng.integers(0, 3, 80), "pid": rng.integers(2, 30, 80)}
