@@ -155,7 +155,7 @@ class _Norm:
         return float(len(self.rows) ** 2 * self.rows.shape[1])
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm T, and how T is distributed over the cells.
+        """Return a lower bound on the nuclear norm T, and the share of every cell in T.
 
         Parameters
         ----------
@@ -454,14 +454,14 @@ MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 ORDER_GROWTH = 2.6
 # computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# The first stage of the search, with the smallest matrices, may use this share of the time that
-# remains when the starting points are evaluated.
-FIRST_LEVEL_SHARE = 0.4
+# The first stage of the search has the smallest matrices.  It may use this share of the time that
+# remains after the evaluation of the starting points.
+FIRST_STAGE_SHARE = 0.4
 # When all stages are done, this share of the remaining time is used for a search over weights that
 # are not products.
 COMPOSITION_SHARE = 0.1
 # largest number of search steps in each stage after the first
-HIGHER_LEVEL_STEPS = 20
+LATER_STAGE_STEPS = 20
 # The Gram times the constant function has a component orthogonal to the constant.  It counts as 0
 # if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
@@ -605,8 +605,8 @@ class FunctionCounts:
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # A product of two families on two attributes has k functions each, so its matrix has
-            # k^2 rows.  A family on a pair has one row per query, whatever k is.
+            # For a product of two families, each of the two attributes has k functions, so the
+            # matrix has k^2 rows.  A family on a pair has one row per query for any k.
             has_products = any(len(keys) == 2 for keys in terms.pair)
             return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1
@@ -835,7 +835,7 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
     ----------
     reduced_workload : the workload after the elimination of attributes with uniform weights.
     deadline : time after which no step begins, on the clock of `planning_time`.
-    steps : largest number of steps of the first stage (later stages: `HIGHER_LEVEL_STEPS`).  With 0
+    steps : largest number of steps of the first stage (later stages: `LATER_STAGE_STEPS`).  With 0
         only the starting points are evaluated, and the result does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
@@ -870,7 +870,7 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
     now = planning_time()
     best = max(
         best,
-        maximize_bound(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps),
+        maximize_bound(model, best[1], now + FIRST_STAGE_SHARE * (deadline - now), steps),
         key=_value,
     )
     for order in MATRIX_ORDERS[1:]:
@@ -886,10 +886,11 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
         )[0]
         best = max(best, (value, best[1]), key=_value)
         duration = planning_time() - start_time
-        if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - planning_time()) / 4:
+        if GRADIENT_COST * duration * LATER_STAGE_STEPS <= (deadline - planning_time()) / 4:
             best = max(
-                best, maximize_bound(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value
+                best, maximize_bound(model, best[1], deadline, LATER_STAGE_STEPS), key=_value
             )
+        # the time of a stage grows with the cube of the number of rows
         if 2.0 * duration * ORDER_GROWTH**3 > deadline - planning_time():
             break
     now = planning_time()

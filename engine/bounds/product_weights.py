@@ -155,8 +155,8 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
     return norm * norm * ROUNDING_FACTOR * (2.0 if law == "laplace" else 1.0)
 
 
-# Queries on two attributes count as symmetric if they have the same squared answers on this number
-# of random tables of values and on the transposed tables.
+# Queries on two attributes count as symmetric if the sum of their squared answers is the same on a
+# random table of values and on the transposed table, for this number of random tables.
 RANDOM_TABLES = 3
 # A group of queries is left out of the bound if a part of it on several attributes has query rows
 # with more entries than this.
@@ -655,8 +655,8 @@ class Joint:
     def backpropagate(self) -> None:
         """Add the derivatives that follow from ``by_coefficients`` to ``by_F`` of every frame."""
         for axis, frame in enumerate(self.frames):
-            # Z is linear in the matrix F of each axis, and this array times F is Z.  Attributes may
-            # share a frame, which then gets the sum of the derivatives for their axes.
+            # ``coefficient`` times the matrix F of this axis is Z.  Attributes may share a frame,
+            # which then gets the sum of the derivatives for their axes.
             coefficient = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
             )
@@ -826,10 +826,10 @@ class DenseNormBound:
     def _count_equal_sets(
         self, terms_by_set: Mapping[Space, TermsByKeys]
     ) -> list[tuple[int, tuple[Space, TermsByKeys]]]:
-        """Count the attribute sets T with equal products.
+        """Return the number of attribute sets T of each kind, and one set of the kind.
 
-        Products are compared by the equivalence classes of their attributes, not by the names.
-        Returns one pair per kind of set: the number of sets of this kind, and the first of them
+        Sets are of one kind if their products are equal, with every attribute replaced by its
+        equivalence class.  The result has one pair per kind: the number of sets, and the first set
         with its products.
         """
         class_of = self.reduced_workload.class_of

@@ -320,9 +320,10 @@ class SymmetricPairs:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
-        """Return the sum of nuclear norms over all sets of m attributes with the scalar t.
+        """Return the sum of nuclear norms over all sets of m attributes outside K.
 
-        Queries on these attributes are represented by the scalar t instead of the functions K.
+        On these attributes, each family is represented by the scalar `FamilyRoot.t`, the nuclear
+        norm on the orthogonal complement of K.
 
         Returns
         -------
@@ -649,7 +650,8 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
             # the basis vectors of row and column are sums over all choices of k and of m
             # attributes; this is the product of the norms of both sums
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
-            # ``both`` counts attributes with function 1 in row and column, ``none`` with function 0
+            # ``both`` is the number of attributes with function 1 in row and column, and ``none``
+            # the number with function 0 in row and column.
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
                 ways = (
@@ -657,13 +659,17 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
                     * math.comb(k, both)
                     * math.comb(remaining - k, m - both)
                 )
-                for q in range(pairs + 1):  # power of det(C)
-                    a = order - pairs - (k + m - both) - q  # power of z a in the entries B_00
-                    if 0 <= a <= none:
-                        count = ways / norm * math.comb(none, a) * math.comb(pairs, q)
-                        terms.append(
-                            (k * width + m, count, (a, k + m - 2 * both, both + pairs - q, q))
-                        )
+                for det_power in range(pairs + 1):
+                    # Only products with z^order count.  This determines how many of the factors
+                    # B_00 = 1 + z a contribute z a; the others contribute 1.
+                    a_power = order - pairs - (k + m - both) - det_power
+                    if not 0 <= a_power <= none:
+                        continue
+                    coefficient = (
+                        ways / norm * math.comb(none, a_power) * math.comb(pairs, det_power)
+                    )
+                    powers = (a_power, k + m - 2 * both, both + pairs - det_power, det_power)
+                    terms.append((k * width + m, coefficient, powers))
     return SectorPolynomials(
         elements=np.array([element for element, _, _ in terms], dtype=np.int64),
         coefficients=np.array([coefficient for _, coefficient, _ in terms]),
@@ -691,10 +697,12 @@ class SymmetricProducts:
         """
         families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         sums = []
-        for outside in range(max(self.weights_by_size) + 1):  # number of attributes outside K
+        # Every family is represented by a 2 x 2 matrix on the span of K, and by the scalar t on its
+        # orthogonal complement.  ``outside`` is the number of attributes with the scalar.
+        for outside in range(max(self.weights_by_size) + 1):
             summands = []
-            # Every product has the same family ``key`` on all its attributes.  If no attributes are
-            # outside K, the products of all families are taken together (None).
+            # Every product has the same family ``key`` on all its attributes.  If no attribute has
+            # the scalar, the products of all families are taken together (None).
             for key in families if outside else (None,):
                 t = families[key].t ** outside if key is not None else 1.0
                 if t > 0.0 and (remaining := self._remaining_weights(outside, key)):
@@ -713,6 +721,7 @@ class SymmetricProducts:
                                 by_summand * t * by_gram[:width, :width]
                             )
                         if key is not None:
+                            # ``t`` is families[key].t to the power ``outside``
                             families[key].by_t += by_summand * norm * outside * t / families[key].t
 
         return math.fsum(count * total for _, count, total, _ in sums), backpropagate
@@ -745,7 +754,9 @@ class SymmetricProducts:
             width = max(weights_by_size) - pairs + 1
             M, slopes = np.zeros((width, width)), list[tuple[Key, float, list[Array]]]()
             for order, terms in weights_by_size.items():
-                for key, weight in terms.items() if order >= pairs else ():
+                if order < pairs:
+                    continue
+                for key, weight in terms.items():
                     gram = np.zeros((2, 2))
                     if key in families:  # the total has no family
                         # C is 1 x 1 for attributes with one cell
