@@ -128,7 +128,6 @@ def shares_picture(
         figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, format_budget),
-        note="The second measurement follows the decision.",
     )
 
 
