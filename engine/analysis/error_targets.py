@@ -334,9 +334,7 @@ def _budget(law: str, pcost: float) -> Budget:
 
 def _checked_share(share: object) -> float:
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise PlanError(
-            f"The share was {share!r}. Give a number above 0 and at most 1, such as 0.95."
-        )
+        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.95.")
     return float(share)
 
 

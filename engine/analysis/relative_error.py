@@ -209,9 +209,7 @@ def budget_for_quality(
         raises it.
     """
     if not 0.0 < share <= 1.0:
-        raise PlanError(
-            f"The share was {share!r}. Give a number above 0 and at most 1, such as 0.9."
-        )
+        raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
 
     def ratio(candidate: Plan) -> float:
         """Return a quantile of the coefficients of variation, divided by the publishable limit.

@@ -368,7 +368,7 @@ def _counts_path(text: str) -> Path:
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that name columns of the records that are not attributes of the schema."""
+    """Add the options that name the person column, the count column and columns to ignore."""
     command.add_argument(
         "--person",
         metavar="COLUMN",
@@ -651,8 +651,8 @@ def _options_by_mechanism(
         else:
             raise PlanError(
                 f"The option {quote_public(text)} is for a mechanism that is not compared"
-                f"{near_matches(mechanism, own_texts)}. Begin it with one of"
-                f" {', '.join(own_texts)}."
+                f"{near_matches(mechanism, own_texts)}. Give an option of a compared"
+                f" mechanism: {', '.join(own_texts)}."
             )
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:

@@ -220,7 +220,8 @@ def to_finish_text(
 ) -> str:
     """Return sentences with the cost of every option, and the analyses that a dataset can pay.
 
-    If a finer option leads to another choice, a sentence states the costs after that choice.
+    If `CommonPlan.following` is set, the user makes another choice after choosing "a finer one".  A
+    sentence then states the costs of all steps together.
 
     Parameters
     ----------

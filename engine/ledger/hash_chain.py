@@ -298,8 +298,8 @@ def chain_problems(
         problems.append("the first row, which names the ledger, is missing")
     elif counter != (n_rows,):
         problems.append(
-            f"the file has {n_rows} rows, but {counter and counter[0]} were appended: the last rows"
-            " were cut off"
+            f"the file has {n_rows} rows, but its counter of appended rows is"
+            f" {counter and counter[0]}: rows were removed or inserted, or the counter was changed"
         )
     return problems
 

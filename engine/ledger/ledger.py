@@ -406,8 +406,8 @@ def changed_total(
     guarantee = (total.rows_per_person, total.neighbours)
     if guarantee != (definition.rows_per_person, definition.neighbours):
         raise LedgerError(
-            f"The total of {dataset!r} is in {definition.describe()}, which cannot change. Give a"
-            f" new total with rows_per_person={definition.rows_per_person} and"
+            f"The total of {dataset!r} has the definition {definition.describe()}. The definition"
+            f" cannot change. Give a new total with rows_per_person={definition.rows_per_person} and"
             f" neighbours={definition.neighbours!r}."
         )
     amount = definition.total(total)

@@ -46,9 +46,10 @@ def determined_attributes(
 ) -> dict[int, Determination]:
     """Return the attributes that another attribute determines, according to the measurement.
 
-    The result maps determined attributes to their sources, as positions.  No source is determined
-    itself.  A source has at least as many cells as the attribute that it determines.  If the noise
-    is large, the result can lack attributes, and can contain attributes with a few exceptions.
+    The keys of the result are positions of determined attributes.  No source is a key.  A source
+    has at least as many cells as the attribute that it determines.  If the noise is large, the
+    result can lack a determined attribute.  It can also contain an attribute whose value differs in
+    a few records from the value that its source determines.
 
     ``contrasts`` are the contrasts of the published tables.
     """

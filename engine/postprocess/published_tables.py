@@ -408,7 +408,10 @@ def publish(
 
 
 def _fit_share(measurement: Measurement) -> float:
-    """Return the expected time for fitting tables as a share of the time for integer tables."""
+    """Return the expected share of fitting in the time for integer tables, from 0 to 1.
+
+    The rest of the time is for drawing the records whose counts are the integer tables.
+    """
     forecast = publish_forecast(measurement.plan, evidence(measurement).total)
     return forecast.fit_seconds / (forecast.fit_seconds + forecast.records_seconds)
 

@@ -8,8 +8,9 @@ where t is the exact table on the attributes of the block, R_f are the rows of f
 attributes ``axes``, and the noise is independent with standard deviation ``noise``.  If the block
 has row weights, each row of the product is multiplied by its weight.  All answers of a release are
 the least-squares answers of these equations.  In two cases the files have estimates instead of
-integers and equations: after a release in two stages, whose answers combine both stages, and on a
-machine that computes other strategy rows from the plan than the machine that measured.
+integers and equations.  The first case is a release in two stages, whose answers combine both
+stages.  In the second case, this machine computes other strategy rows from the plan (such as
+rotated eigenvectors) than the machine that measured.
 
 Packages are untrusted input.  `PackageFiles` therefore bounds the size of a file, in a zip or a
 folder, before the file is copied or parsed.  The certificate, the signature, the plan, check.py and

@@ -119,7 +119,7 @@ def larger_tables(
         None if the table must be counted from the records, and for the empty set. Sets with more
         attributes come first, so that a table is computed before its margins.
     """
-    # attribute -> sets of the tables that contain this attribute
+    # attribute -> attribute sets of the registered tables that contain this attribute
     sets_with: dict[str, set[Names]] = {name: set() for name in schema}
     sources: dict[Names, Names | None] = {}
 

@@ -717,7 +717,7 @@ class _Tally:
 
 
 def _possible_cells(schema: Schema, counted: Collection[str]) -> list[tuple[Names, np.ndarray]]:
-    """Return the structural zeros (impossible cells) of the schema on the counted attributes.
+    """Return masks of the possible cells of the counted attributes.
 
     Returns
     -------

@@ -317,8 +317,9 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
 
     Notes
     -----
-    The tail has one table entry.  Block ``level`` gets the share 2^-(level + 1) of it, divided by
-    16 bin widths: 2^-(level + 5) entries per bin width, in the place of c_j of a bin.
+    The tail has one table entry, and a bin has ``counts`` entries.  Block ``level`` has the share
+    2^-(level + 1) of the entry of the tail and is 16 bins wide.  This is 2^-(level + 5) entries per
+    bin width.
     """
     level = 0
     while _random_bits(1, entropy=entropy):

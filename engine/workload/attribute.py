@@ -152,10 +152,10 @@ class Attribute:
                 texts.append(extra)
         codes = _missing_texts(name, missing_values)
         if ambiguous := [text for text in codes if text in texts and text != missing]:
+            text = quote_public(ambiguous[0])
             raise SchemaError(
-                f"attribute {quote_public(name)} has {quote_public(ambiguous[0])} as a label and"
-                " among its missing_values; remove one of them, or make it the label of missing"
-                " values"
+                f"attribute {quote_public(name)} has {text} as a label and among its"
+                f" missing_values; remove {text} from one of the two, or give missing={text}"
             )
         return cls(
             name=name,

@@ -74,9 +74,9 @@ class HierarchyLevel(FrozenValue):
         object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
-                f"{subject} has {len(self.labels):,} areas, but it has no cells, or a cell has a"
-                " larger area number; give every cell an area number from 0 to the number of areas"
-                " - 1"
+                f"{subject} has no cells, or a cell has an area number above"
+                f" {len(self.labels) - 1}; give every cell the number of its area, from 0 to"
+                f" {len(self.labels) - 1}"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
@@ -780,8 +780,8 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
     Raises SchemaError if the parents form a cycle, or a code has more than `MAX_LEVELS` + 2 ancestors.
     """
     depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
-    # This limit only ends the loop. `_code_list` checks the exact number of levels, without a common
-    # root and the cells.
+    # `MAX_LEVELS` counts neither a common root nor the cells, so a tree can be two levels deeper.
+    # `_code_list` checks the number of levels exactly.
     for next_depth in range(1, MAX_LEVELS + 3):
         is_open = depth < 0
         if not is_open.any():

@@ -86,7 +86,8 @@ class Settings:
 def choose(request_state: RequestState) -> Analyses | None:
     """Draw the choice of the analyses, and return their plans.
 
-    None if something is missing or a plan is not ready; the reason is then on the page.
+    The result is None if something is missing or a plan is not ready; the page then shows the
+    reason.
     """
     st.session_state["coarse_kind"] = _kind(request_state)
     kind = st.radio(
@@ -126,7 +127,8 @@ def choose(request_state: RequestState) -> Analyses | None:
 def analyses_of_form(request_state: RequestState) -> Analyses | None:
     """Return the plans of the analyses that were chosen in the form, without drawing the form.
 
-    None if something is missing or a plan is not ready; the reason is then on the page.
+    The result is None if something is missing or a plan is not ready; the page then shows the
+    reason.
     """
     kind = _kind(request_state)
     if kind == FILES:
@@ -345,7 +347,7 @@ def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
     Returns
     -------
     A pair of the split plans, and Python code that defines them. None if the analyses cannot be
-    split; the error is then on the page.
+    split; the page then shows the error.
     """
     is_chain = st.session_state.get("coarse_chain", ONE_BY_ONE) == ONE_BY_ONE
     chain = len(analyses.plans) > 2 and is_chain
@@ -470,7 +472,7 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
     """Return the selection rule with these settings for the analyses in ``common``.
 
-    None if the rule is invalid; the error is then on the page.
+    The result is None if the rule is invalid; the page then shows the error.
     """
     with show_errors():
         return _rule(

@@ -65,7 +65,7 @@ def read(book: Ledger, key: str) -> Steps:
 def stored_steps(book: Ledger, key: str) -> Steps | None:
     """Return the result of `read`.
 
-    None if the first measurement is not stored; the error is then on the page.
+    The result is None if the first measurement is not stored; the page then shows the error.
     """
     try:
         return read(book, key)

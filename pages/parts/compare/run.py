@@ -417,7 +417,7 @@ def _partial_results(
 ) -> Compared | None:
     """Return the results of the mechanisms that this or an earlier comparison has finished.
 
-    None if the job ``key`` is done, or if no mechanism has finished.
+    The result is None if the job ``key`` is done, or if no mechanism has finished.
     """
     job = job_queue.find(key)
     if job is not None and job.done:
@@ -439,7 +439,7 @@ def _partial_results(
 def _previous(key: str, base: str, label: str) -> Compared | None:
     """Return the results of the previous selection of mechanisms, and draw a note that says so.
 
-    None if that comparison was for another workload or budget, or did not end.
+    The result is None if that comparison was for another workload or budget, or did not end.
 
     Parameters
     ----------

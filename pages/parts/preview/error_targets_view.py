@@ -118,7 +118,7 @@ def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *
 
     Returns
     -------
-    True if a budget reaches the goal. False if none does; the reason is then on the page.
+    True if a budget reaches the goal. False if none does; the page then shows the reason.
     """
     with show_errors():
         estimate = find(True)
@@ -230,7 +230,8 @@ def best(plan: Plan) -> str | None:
     """Return the gap to the lower bound for all matrix mechanisms as text, such as "0.4%".
 
     The text is empty while a worker searches for the bound; the first call starts this search.
-    None if the search ended without a bound, or if the plan does not minimise the sum of variances.
+    The result is None if the search ended without a bound, or if the plan does not minimise the sum
+    of variances.
     """
     if not _minimizes_sum(plan):
         return None

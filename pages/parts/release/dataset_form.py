@@ -207,7 +207,8 @@ def _store_schema(digest: str) -> None:
 def ledger_path() -> Path | None:
     """Draw the field for the path of the ledger, and return the path.
 
-    None if the field is empty or the path is not allowed; the reason is then on the page.
+    The result is None if the field is empty or the path is not allowed; the page then shows the
+    reason.
     """
     st.session_state.setdefault("ledger_path", DEFAULT_LEDGER)
     path = st.text_input(
@@ -236,7 +237,7 @@ def ledger_path() -> Path | None:
 def open_ledger(place: Path) -> Ledger | None:
     """Return the ledger at a path, and draw the list of other recent ledgers.
 
-    None if the file is not a valid ledger; the error is then on the page.
+    The result is None if the file is not a valid ledger; the page then shows the error.
     """
     with show_errors():
         book = Ledger(place)

@@ -128,7 +128,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
 def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]] | None:
     """Draw the options; return the key of the job, and the first arguments of `publish_tables`.
 
-    None if the limits of the CV are invalid; the error is then on the page.
+    The result is None if the limits of the CV are invalid; the page then shows the error.
     """
     options = st.expander("Options", key=f"{key}_options")
     left, middle, right = options.columns(3, vertical_alignment="bottom")

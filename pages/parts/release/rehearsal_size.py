@@ -134,7 +134,10 @@ def set_default(key: str, schema: Schema, max_records: int) -> int:
 
 
 def _public_records(schema: Schema) -> int:
-    """Return the expected number of records that was entered, or that of the demo; 0 without."""
+    """Return the entered expected number of records, or else the number of records of the demo.
+
+    The result is 0 if no number was entered and the schema is not that of a demo.
+    """
     scale = record_count_form.entered_scale()
     if scale is not None:
         return round(scale.records)

@@ -13,7 +13,7 @@ from pages.parts.shell import python_script
 def file_of(schema: Schema) -> Path | None:
     """Return the file with the records of a demo, if ``schema`` is the schema of that demo.
 
-    None for other schemas, and for demos without records.
+    The result is None for other schemas, and for demos without records.
     """
     name = python_script.demo_name(schema)
     return None if name is None else demo_data.tables().get(name)

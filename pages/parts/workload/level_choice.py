@@ -97,16 +97,18 @@ def search(level: LevelQueries, *, key: str) -> str:
 def choose_queries(
     plan: Plan, number: int, length: int, *, key: str, with_sums: bool = False
 ) -> Queries | None:
-    """Draw the choice of the queries of a group that a table lists.
+    """Draw fields for choosing which queries of a group a table shows; return these queries.
 
-    The user chooses a level, areas of the level and a page, as far as there are several.  Without a
-    level, the user can search the queries of each attribute if they fill several pages.
+    If there are several levels, the user chooses one.  The user can then search the areas of the
+    level.  Without a level, the user can search the queries of each attribute if the queries fill
+    several pages.  If the queries to show fill several pages, the user chooses a page.
 
     Parameters
     ----------
     number : index of the group.
     length : number of queries per page.
-    with_sums : whether the user can also choose levels that the group does not have.
+    with_sums : whether the user can also choose levels whose queries are sums of queries of the
+        group.
 
     Returns
     -------
@@ -169,7 +171,7 @@ def _found_queries(
     """Draw the choice of a page of the queries whose parts contain the searched texts.
 
     ``texts`` has one text per part of the group; case is ignored.  Return the queries on the page;
-    None if no query matches.
+    The result is None if no query matches.
     """
     chosen: list[Sequence[int]] = []
     for p, part in enumerate(group.parts):

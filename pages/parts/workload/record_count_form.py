@@ -30,7 +30,8 @@ PERCENT: dict[str, Any] = {
 def draw() -> NoiseScale | None:
     """Draw the form; return the expected record count and the CV limits that rate answers.
 
-    None without a record count, or if the limits are not valid; the reason is then on the page.
+    The result is None if no record count was entered, or if the limits are not valid; the page then
+    shows the reason.
     """
     left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
     records = left.number_input(
@@ -81,7 +82,8 @@ def _copy(source: str, target: str) -> None:
 def entered_scale() -> NoiseScale | None:
     """Return the expected record count and the CV limits that were entered on any page.
 
-    None without a record count, or if the limits are not valid; the error is then drawn.
+    The result is None if no record count was entered, or if the limits are not valid; the page then
+    shows the error.
     """
     return entered_limits() if st.session_state.get(RECORDS) else None
 
@@ -90,7 +92,7 @@ def entered_limits() -> NoiseScale | None:
     """Return the CV limits that were entered on any page, to rate released answers.
 
     The result also has a record count: the entered one, or 1. Ratings of released answers do not
-    use it. Returns None if the limits are not valid; the error is then drawn.
+    use it. Returns None if the limits are not valid; the page then shows the error.
     """
     form = st.session_state
     with show_errors():
