@@ -1053,8 +1053,8 @@ class _SearchState:
     def emphasis(self, classes: Symmetry) -> Emphasis:
         """Return query weights for the lower bound, as products of one vector per part of a group.
 
-        For an adapted part, the entry of a query is proportional to the sum of ``weights`` over the
-        queries of all other adapted parts.  For other parts all entries are 1.
+        For an adapted part, the entry of a query is proportional to the sum of ``weights`` over all
+        product queries that contain this query.  For other parts all entries are 1.
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []

@@ -911,10 +911,10 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Orthogonalise rows that are orthogonal up to rounding errors, sorted by ascending norm.
+    """Return rows that are orthogonal only up to rounding errors, orthogonalised again.
 
-    Without this, rounding errors of the long rows would remain in the short ones and bias the
-    answers of queries with small weights.
+    ``rows`` must have ascending norms.  Without this step, rounding errors of the long rows would
+    remain in the short rows and bias the answers of queries with small weights.
     """
     Q, R = scipy.linalg.qr(rows[::-1].T, mode="economic", check_finite=False)
     return np.ascontiguousarray((Q * np.diagonal(R)).T[::-1])

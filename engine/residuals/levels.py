@@ -175,8 +175,7 @@ class AreaTree:
         return self if depth == self.depth else AreaTree(area_of_cell=self.area_of_cell[:depth])
 
     def split(self, values: Array) -> Levels:
-        """Split values of all areas, shape (areas,) from the root down, into one array per
-        level."""
+        """Split values of all areas, shape (areas,), into one array per level, the root first."""
         return np.split(values, np.cumsum(self.counts)[:-1])
 
     def area_sums(self, table: npt.NDArray[Any]) -> list[Any]:
@@ -197,11 +196,12 @@ class AreaTree:
 
         The bound is the sum over all levels of the largest number of children of an area.
         """
-        ends = [*self.first_child, self.starts[-1]]
-        counts = [*self.counts[1:], self.cells]
+        # the children of the areas of the last level are their cells
+        first_children = [*self.first_child, self.starts[-1]]
+        numbers_of_children = [*self.counts[1:], self.cells]
         return sum(
             int(np.diff(first, append=count).max())
-            for first, count in zip(ends, counts, strict=True)
+            for first, count in zip(first_children, numbers_of_children, strict=True)
         )
 
     def upward(self, values: Array, level: int) -> Array:
@@ -248,8 +248,7 @@ class LevelGram:
 
     @classmethod
     def of(cls, area_weights: AreaWeights) -> LevelGram:
-        """Return the Gram of weighted areas; the weights are in the order of the hierarchy's
-        areas."""
+        """Return the Gram of weighted areas."""
         tree = area_tree(area_weights.levels)
         weights = [np.zeros(1)]
         for position, areas, values in zip(
@@ -458,11 +457,13 @@ class LeastSquares:
         """
         tree, gains = self.tree, [loads * self.inside[-1]]
         sums = list[Array]()
+        # from the cells to the root: products that use only the measurements inside every area
         for level in reversed(range(tree.depth)):
             sums.append(tree.child_sums(gains[-1], level))
             gains.append(sums[-1] / (1.0 + self.precisions[level] * self.children[level]))
         gains.reverse()
         sums.reverse()
+        # from the root to the cells: products that use all measurements
         z = np.zeros((*loads.shape[:-1], 1))
         for level in range(1, tree.depth + 1):
             difference = z - sums[level - 1]
@@ -789,8 +790,7 @@ class LevelProblem:
 
 
 def sums_upward(tree: AreaTree, values: Array) -> Levels:
-    """Return for every area the sum of ``values`` of the last level inside it, one array per
-    level."""
+    """Return the sum of ``values`` over the areas of the last level inside every area, by level."""
     sums = [values]
     for level in reversed(range(tree.depth)):
         sums.append(tree.child_sums(sums[-1], level))

@@ -535,10 +535,13 @@ class ComplementProblem:
         for name in values:
             if name[0] == "zeta":
                 values[name][::2] = 0.0  # entry 0 is cosine 1, which is odd
-            elif name[0] in "Yy":
+            elif name[0] in ("Y", "y"):
                 kind = self.pairs[name[1]]
+                # A product of two cosines is odd if one of them is odd and the other is even.
                 is_odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
                 Z = (kind.pair_basis @ values[name]).reshape(len(is_odd), -1)
+                # A parameter is 0 if it couples an odd coordinate to an even one.  The total is
+                # even.
                 if name[0] == "Y":
                     is_odd_on_attribute = np.arange(1, kind.sizes[name[2]]) % 2 == 1
                     Z[is_odd[:, None] != is_odd_on_attribute] = 0.0
@@ -607,6 +610,7 @@ class ComplementProblem:
         if ("pair", p) not in self.initial_strategies:
             return 0.0
         N = [basis(n) for n in kind.sizes]
+        # the lift L_B of the module docstring in the basis V, at uniform centers
         lift = kind.lift - (values["Y", p, 0] @ N[0].T)[:, :, None]
         lift -= (values["Y", p, 1] @ N[1].T)[:, None, :]
         lift -= values["y", p][:, None, None]
@@ -707,8 +711,8 @@ def tuned_complements(
     Returns
     -------
     The centers, a mapping from attributes to vectors of shape (n_i,); the complements, a mapping
-    from pairs in schema order; the vector of all parameters.  At the time limit they are the best
-    so far.
+    from pairs in schema order; the vector of all parameters.  If the time limit ends the search,
+    these are the best values so far.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
@@ -753,15 +757,13 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise S for the current power by at most ``steps`` steps of L-BFGS, beginning at
-        ``x``."""
+        """Minimise S for the current power by at most ``steps`` steps of L-BFGS from ``x`` on."""
         import scipy.optimize
 
         lowest, total_steps = math.inf, sum(STEPS_BY_POWER.values())
 
         def log_value(x: Array) -> tuple[float, Array]:
-            """Return the log of the objective S and its gradient; store ``x`` if S is the
-            smallest."""
+            """Return log S and its gradient.  The ``x`` with the smallest S is stored."""
             nonlocal lowest
             self.done += 1
             self.problem.watch(

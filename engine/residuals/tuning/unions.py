@@ -125,15 +125,15 @@ def unite(
             tuple(split.centers_of(attributes)),
             split.complements_inside(attributes),
         )
-        alike = by_signature.setdefault(
+        unions_of_signature = by_signature.setdefault(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
         # unions whose Grams are equal up to rounding errors share one subworkload
-        matches = [number for other, number in alike if _equal_grams(other, factor)]
+        matches = [number for other, number in unions_of_signature if _equal_grams(other, factor)]
         if matches:
             spaces[attributes] = matches[0], 1.0
             continue
-        alike.append((factor, len(subworkloads)))
+        unions_of_signature.append((factor, len(subworkloads)))
         factors.append(factor)
         subworkloads.append(
             Subworkload(
@@ -155,10 +155,10 @@ def unite(
     )
 
 
-def _equal_grams(one: Factor, other: Factor) -> bool:
+def _equal_grams(first: Factor, second: Factor) -> bool:
     """Return whether two residual Grams are equal up to rounding errors."""
-    first, second = one.dense(), other.dense()
-    return np.allclose(first, second, rtol=0.0, atol=GRAM_TOLERANCE * np.abs(second).max())
+    tolerance = GRAM_TOLERANCE * np.abs(second.dense()).max()
+    return np.allclose(first.dense(), second.dense(), rtol=0.0, atol=tolerance)
 
 
 def _spaces_outside(parts: Decomposition, split: Split) -> dict[Space, tuple[int, float]]:
@@ -343,9 +343,9 @@ def choose_unions(
         and not cyclic(workload)
     ):
         search_seconds = strategy_seconds(workload, everything, spaces)
-        last_seconds = variance_seconds(workload, everything, spaces)
-        seconds = search_seconds + last_seconds
-        if MIN_STEP_SHARE * search_seconds + last_seconds <= seconds_left and (
+        seconds_after_search = variance_seconds(workload, everything, spaces)
+        seconds = search_seconds + seconds_after_search
+        if MIN_STEP_SHARE * search_seconds + seconds_after_search <= seconds_left and (
             seconds <= MAX_FULL_DOMAIN_S or seconds <= separate_seconds()
         ):
             return {everything: tuple(spaces)}
@@ -475,8 +475,7 @@ def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    """Return the number of cells of the table on those attributes of a part that are in
-    ``inside``."""
+    """Return the number of cells of the table on the attributes of a part in ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )
@@ -631,6 +630,7 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
                 math.prod(part.cells for part in parts),
             )
     return math.fsum(
-        count * (SECONDS_PER_ENTRY + 2.0 * multiplications_per_query / (cells * PRODUCT_FLOPS))
-        for count, cells in entries.values()
+        entry_count
+        * (SECONDS_PER_ENTRY + 2.0 * multiplications_per_query / (cells * PRODUCT_FLOPS))
+        for entry_count, cells in entries.values()
     )
