@@ -489,62 +489,10 @@ def _split_options(
     # The cost of rounding grows with max_records.  The cost of the look must not exceed the cost of
     # any plan, so it includes the rounding for the smallest max_records of the plans.
     max_records = min(p.max_records for p in options)
-    # a space can have a common part only if every option measures it
-    spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
-    exact_look, methods = dict[Space, Block](), dict[Space, str]()
-    for space in spaces:
-        space_blocks = [p.blocks[space] for p in options]
-        for space_block in space_blocks:
-            if any(isinstance(strategy.rows, Operator) for _, strategy in space_block.factors):
-                raise LimitExceeded(
-                    f"The tables on {set_name(space)} have an attribute of {MIN_WIDE_CELLS:,} cells"
-                    " or more, and the common part is computed with matrices. Choose tables without"
-                    " this attribute, or give it fewer cells."
-                )
-        block, methods[space] = common_block(
-            space_blocks, split.centers_of(space), split.complements.get(space)
-        )
-        if block is not None:
-            exact_look[space] = block
-    if not exact_look:
-        raise PlanError(
-            "These plans have no common part, so there is nothing to measure before the choice. "
-            "Give plans that have tables on the same attributes, or a query such as the total, in "
-            "common."
-        )
-    stretch = min_stretch
-    for _ in range(MAX_STRETCH_STEPS):
-        # the noise of the look is rounded to its grid before the residuals are computed from it
-        look = {
-            space: round_noise_up(block, block.noise * stretch, max_records)
-            for space, block in exact_look.items()
-        }
-        block_residuals = [
-            {
-                space: block_residual(block, p.blocks[space], max_records, stretch)
-                for space, block in look.items()
-            }
-            for p in options
-        ]
-        residual_blocks = [
-            _residual_blocks(p, plan_block_residuals, max_records, stretch)
-            for p, plan_block_residuals in zip(options, block_residuals, strict=True)
-        ]
-        relative_costs = [
-            unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
-            for plan_blocks, p in zip(residual_blocks, options, strict=True)
-        ]
-        if max(relative_costs) <= 1.0:
-            break
-        # costs are inversely proportional to the squared noise; the second factor allows for the
-        # rounding of the noise to its grid
-        stretch *= math.sqrt(max(relative_costs)) * (1.0 + 2.0**-GRID_BITS)
-    else:
-        raise PlanError(
-            f"Both stages together would cost {max(relative_costs)} times as much as one of the "
-            "plans alone, because answers are rounded twice. Plan with a smaller max_records, or "
-            "with fewer queries."
-        )
+    exact_look, methods = _exact_look(options, split)
+    look, block_residuals, residual_blocks, stretch = _affordable_stages(
+        options, exact_look, unit, max_records, min_stretch
+    )
     # The look is charged before the choice, so its cost is the same for all options.  A plan may be
     # charged its joint cost (maximum over cells of the summed costs of its blocks) instead of the
     # sum of the costs of its blocks.  If any plan is charged its joint cost, the look is charged
@@ -578,6 +526,102 @@ def _split_options(
         residuals=residuals,
         matches=methods,
         stretch=stretch,
+    )
+
+
+def _exact_look(
+    options: Sequence[Plan], split: Split
+) -> tuple[dict[Space, Block], dict[Space, str]]:
+    """Return the common block of all options in each residual space, and how it was computed.
+
+    The noise of the blocks is not rounded.  The first mapping leaves out spaces without a common
+    part.
+
+    Raises
+    ------
+    LimitExceeded
+        An attribute is too wide.
+    PlanError
+        No space has a common part.
+    """
+    # a space can have a common part only if every option measures it
+    spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
+    exact_look, methods = dict[Space, Block](), dict[Space, str]()
+    for space in spaces:
+        space_blocks = [p.blocks[space] for p in options]
+        for space_block in space_blocks:
+            if any(isinstance(strategy.rows, Operator) for _, strategy in space_block.factors):
+                raise LimitExceeded(
+                    f"The tables on {set_name(space)} have an attribute of {MIN_WIDE_CELLS:,} cells"
+                    " or more, and the common part is computed with matrices. Choose tables without"
+                    " this attribute, or give it fewer cells."
+                )
+        block, methods[space] = common_block(
+            space_blocks, split.centers_of(space), split.complements.get(space)
+        )
+        if block is not None:
+            exact_look[space] = block
+    if not exact_look:
+        raise PlanError(
+            "These plans have no common part, so there is nothing to measure before the choice. "
+            "Give plans that have tables on the same attributes, or a query such as the total, in "
+            "common."
+        )
+    return exact_look, methods
+
+
+def _affordable_stages(
+    options: Sequence[Plan],
+    exact_look: Mapping[Space, Block],
+    unit: Budget,
+    max_records: int,
+    stretch: float,
+) -> tuple[dict[Space, Block], list[dict[Space, BlockResidual]], list[dict[Space, Block]], float]:
+    """Round the noise of the look, and multiply all noise until no option costs too much.
+
+    Parameters
+    ----------
+    exact_look : see `_exact_look`.
+    unit : budget with the privacy unit of the options, for the cost of a person.
+    stretch : smallest factor of the noise.
+
+    Returns
+    -------
+    look : residual space -> block with rounded noise.
+    block_residuals : for each option, residual space of the look -> what remains of its block.
+    residual_blocks : for each option, the blocks to measure after the look.
+    stretch : factor of the noise; look and residual of each option cost at most as much as its plan.
+    """
+    for _ in range(MAX_STRETCH_STEPS):
+        # the noise of the look is rounded to its grid before the residuals are computed from it
+        look = {
+            space: round_noise_up(block, block.noise * stretch, max_records)
+            for space, block in exact_look.items()
+        }
+        block_residuals = [
+            {
+                space: block_residual(block, p.blocks[space], max_records, stretch)
+                for space, block in look.items()
+            }
+            for p in options
+        ]
+        residual_blocks = [
+            _residual_blocks(p, plan_block_residuals, max_records, stretch)
+            for p, plan_block_residuals in zip(options, block_residuals, strict=True)
+        ]
+        relative_costs = [
+            unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
+            for plan_blocks, p in zip(residual_blocks, options, strict=True)
+        ]
+        if max(relative_costs) <= 1.0:
+            return look, block_residuals, residual_blocks, stretch
+        # costs are inversely proportional to the squared noise; the second factor allows for the
+        # rounding of the noise to its grid
+        stretch *= math.sqrt(max(relative_costs)) * (1.0 + 2.0**-GRID_BITS)
+    raise PlanError(
+        f"Both stages together would cost {max(relative_costs)} times as much as one of the "
+        "plans alone, because answers are rounded twice. Plan with a smaller max_records, or "
+        "with fewer queries."
     )
 
 
