@@ -57,7 +57,8 @@ from engine.residuals.basis import (
 from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_product, total_square
 from engine.residuals.levels import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
-from engine.workload import Circular, Group, Part, Schema, Workload, joint_part, subsets
+from engine.residuals.windows import WindowGram
+from engine.workload import Circular, Group, Part, Schema, Width, Workload, joint_part, subsets
 from engine.workload.families import Affine, Intervals
 
 
@@ -358,6 +359,11 @@ class DeferredFactor(Factor):
         """The Gram as weights of marginal, prefix, suffix and range queries; None for other
         queries."""
         return interval_gram(self.part, self.weights)
+
+    @property
+    def window_gram(self) -> WindowGram | None:
+        """The windows of one width whose Gram this is; None for other queries."""
+        return wide_window_gram(self.part, self.weights)
 
     def quadratic_forms(self, vectors: Array) -> Array:
         # residual coordinates as tables, shape (k, cells)
@@ -899,6 +905,28 @@ def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | No
     # the name alone is not enough: a family with weighted rows has the same name but another key
     kind = kinds[part.family.name] if part.family.key in [(name,) for name in kinds] else None
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
+
+
+# Windows are solved without a matrix if they have at most this share of the cells.  With wider
+# windows, optimal dual weights are 0 at many cells, and rounding errors near them become large.
+MAX_WINDOW_SHARE = 0.25
+
+
+def wide_window_gram(part: Part, weights: Array | None = None) -> WindowGram | None:
+    """Return the windows of one width on one wide attribute, if they are solved without a matrix.
+
+    The result is None if the part has other queries, if its attribute is narrow, if the windows are
+    wider than the share `MAX_WINDOW_SHARE` of the cells, or if ``weights`` (one weight per query) is
+    not None.
+    """
+    family, n = part.family, part.sizes[0]
+    if len(part.sizes) > 1 or weights is not None or not is_wide(n):
+        return None
+    # a family with weighted rows has another key
+    if not isinstance(family, Width) or family.key != Width(family.width).key:
+        return None
+    is_narrow = family.width <= MAX_WINDOW_SHARE * n
+    return WindowGram(cells=n, width=family.width) if is_narrow else None
 
 
 def is_wide_areas(part: Part) -> bool:

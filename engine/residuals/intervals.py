@@ -33,9 +33,10 @@ sweeps and the certificate are our work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -691,15 +692,11 @@ def _cell_norms(space: IntervalSpace, mass: Array) -> Array:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class IntervalSolution:
-    """Dual weights for interval queries, with the strategy that they determine and its gap.
-
-    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
-    the variances of the queries' components in this space.
+class DualSolution:
+    """Dual weights of the cells of one attribute, and the gap that they prove.
 
     Attributes
     ----------
-    space : the queries, and whether a residual space or the whole attribute is measured.
     dual : weights mu of the cells, shape (n,) with sum 1.
     norms : privacy cost d_i of every cell before the strategy is scaled to privacy cost 1, shape
         (n,).
@@ -707,7 +704,6 @@ class IntervalSolution:
         decreased it.
     """
 
-    space: IntervalSpace
     dual: Array
     norms: Array
     evaluations: int = 1
@@ -731,6 +727,24 @@ class IntervalSolution:
     def gap(self) -> float:
         """Relative RMSE gap: sqrt(value / bound) - 1."""
         return math.sqrt(max(self.value / self.bound, 1.0)) - 1.0
+
+
+SolutionT = TypeVar("SolutionT", bound=DualSolution)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalSolution(DualSolution):
+    """Dual weights for interval queries, with the strategy that they determine and its gap.
+
+    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
+    the variances of the queries' components in this space.
+
+    Attributes
+    ----------
+    space : the queries, and whether a residual space or the whole attribute is measured.
+    """
+
+    space: IntervalSpace
 
     def center_gradient(self) -> Array:
         """Return the derivative of the dual value f(mu) with respect to the center, shape (n,).
@@ -935,8 +949,45 @@ def solve(
     -------
     The solution with the smallest gap, also if a limit ended the search.
     """
-    n = space.cells
-    best = current = evaluate(space, np.ones(n) if start is None else start)
+    first = evaluate(space, np.ones(space.cells) if start is None else start)
+    return maximise(
+        lambda weights: evaluate(space, weights),
+        first,
+        gap=gap,
+        evaluations=evaluations,
+        deadline=deadline,
+    )
+
+
+def maximise(
+    evaluate: Callable[[Array], SolutionT],
+    first: SolutionT,
+    *,
+    gap: float,
+    evaluations: int,
+    deadline: float,
+    min_share: float = MIN_SHARE,
+    tolerance: float = 1e-12,
+    ignores_vanishing: bool = False,
+) -> SolutionT:
+    """Search for dual weights by the fixed-point iteration of `solve`.
+
+    Parameters
+    ----------
+    evaluate : function that returns the solution for dual weights of shape (n,) and any sum.
+    first : solution for the initial weights.
+    gap, evaluations, deadline : see `solve`.
+    min_share : smallest weight that ``evaluate`` uses, as a multiple of the uniform weight 1/n.
+    tolerance : an accelerated step is replaced if it decreases f by more than this share.
+    ignores_vanishing : whether small weights that decrease have little influence on how steps are
+        combined.
+
+    Returns
+    -------
+    The solution with the smallest gap, also if a limit ended the search.
+    """
+    n = len(first.dual)
+    best = current = first
     points, steps, is_plain = list[Array](), list[Array](), True
     for count in range(1, evaluations + 1):
         best = min(best, current, key=lambda solution: solution.gap)
@@ -945,18 +996,24 @@ def solve(
         point = np.log(current.dual)
         step = np.log(np.maximum(current.norms / current.trace, 1e-30))
         # a step that would decrease a weight at its minimum is replaced by 0
-        step[(point <= math.log(1.01 * MIN_SHARE / n)) & (step < 0.0)] = 0.0
+        step[(point <= math.log(1.01 * min_share / n)) & (step < 0.0)] = 0.0
         points, steps = [*points, point][-HISTORY:], [*steps, step][-HISTORY:]
         proposal = point + step
         is_plain = len(steps) == 1
         if not is_plain:
             step_changes = np.stack([step - other for other in steps[:-1]], axis=1)
             point_changes = np.stack([point - other for other in points[:-1]], axis=1)
-            mix = np.linalg.lstsq(step_changes, step, rcond=1e-10)[0]
+            equations, target = step_changes, step
+            if ignores_vanishing:
+                # Weights whose optimum is 0 decrease for ever.  Their steps must not determine how
+                # the steps of the other weights are combined.
+                importance = np.where(step < 0.0, np.sqrt(np.minimum(n * current.dual, 1.0)), 1.0)
+                equations, target = importance[:, None] * step_changes, importance * step
+            mix = np.linalg.lstsq(equations, target, rcond=1e-10)[0]
             proposal = proposal - (point_changes + step_changes) @ mix
-        candidate = evaluate(space, np.exp(proposal - proposal.max()))
-        if not is_plain and not candidate.trace >= current.trace * (1.0 - 1e-12):
+        candidate = evaluate(np.exp(proposal - proposal.max()))
+        if not is_plain and not candidate.trace >= current.trace * (1.0 - tolerance):
             points, steps = [], []
-            candidate = evaluate(space, np.exp(point + step))
+            candidate = evaluate(np.exp(point + step))
         current = candidate
     return best

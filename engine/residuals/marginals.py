@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -209,11 +209,40 @@ def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
 
 
+class DeferredStrategy(Protocol):
+    """Matrices of a strategy on the residual space of one attribute, computed when first read."""
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+
+    @property
+    def rank(self) -> int:
+        """Number of strategy rows."""
+
+    @property
+    def formed(self) -> tuple[Array, Array]:
+        """Strategy rows and the matrix that estimates residual coordinates from their answers.
+
+        Shapes (rank, cells) and (cells - 1, rank).
+        """
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IntervalMatrices:
     """Matrices of the strategy of interval queries, computed when they are first read."""
 
     solution: IntervalSolution
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return self.solution.space.cells
+
+    @property
+    def rank(self) -> int:
+        """Number of strategy rows."""
+        return self.cells - 1
 
     @property
     def column_costs(self) -> Array:
@@ -239,21 +268,21 @@ class IntervalMatrices:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeferredMatrix(Operator):
-    """One of the two matrices of `IntervalMatrices`, computed at the first operation on it.
+    """One of the two matrices of a `DeferredStrategy`, computed at the first operation on it.
 
     If ``reconstruction`` is False, this is the matrix of the strategy rows.  If it is True, this is
     the matrix that maps strategy answers to residual coordinates.
     """
 
-    matrices: IntervalMatrices
+    matrices: DeferredStrategy
     reconstruction: bool = False
     transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
-        n = self.matrices.solution.space.cells
-        columns = n - 1 if self.reconstruction else n
-        return (columns, n - 1) if self.transposed else (n - 1, columns)
+        n, rank = self.matrices.cells, self.matrices.rank
+        shape = (n - 1, rank) if self.reconstruction else (rank, n)
+        return shape[::-1] if self.transposed else shape
 
     def transpose(self) -> DeferredMatrix:
         return replace(self, transposed=not self.transposed)

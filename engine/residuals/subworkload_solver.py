@@ -35,7 +35,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -46,6 +46,7 @@ from engine.errors import LimitExceeded
 from engine.residuals.basis import Axes, Complement, Lift, contract, digest
 from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import (
+    DeferredFactor,
     Factor,
     IntervalFactor,
     LevelFactor,
@@ -76,6 +77,8 @@ from engine.residuals.strategy_search import (
     full_rank_cost,
     low_rank_cost,
 )
+from engine.residuals.window_strategy import window_solution
+from engine.residuals.windows import WindowGram, window_bytes, window_evaluation_seconds
 
 # largest number of sweeps of an alternating search over all axes
 MAX_SWEEPS = 25
@@ -400,6 +403,8 @@ class SpaceSolution:
     status: str
 
 
+# Gram of queries on one wide attribute that is solved without a matrix of order n - 1
+MatrixFreeGram: TypeAlias = IntervalGram | LevelGram | WindowGram
 # key of a weighted sum of residual Grams on the same axes: pairs (index of a Gram, coefficient)
 MergedKey = tuple[tuple[int, float], ...]
 
@@ -728,28 +733,33 @@ class SubworkloadSolver:
 
     def _matrix_free_gram(
         self, factor: Factor, centers: Sequence[Array | None]
-    ) -> IntervalGram | LevelGram | None:
+    ) -> MatrixFreeGram | None:
         """Return the query weights of a Gram that is solved without its matrix; None otherwise.
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
-        Other interval queries, and the marginal with a tuned center, are solved without a matrix by
-        the method "optimal" only, and only if the weights in ``recorded`` do not come from a search
-        with a matrix.
+        Other interval queries, windows, and the marginal with a tuned center are solved without a
+        matrix by the method "optimal" only, and only if the weights in ``recorded`` do not come from
+        a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
-        if not isinstance(factor, IntervalFactor):
+        gram: IntervalGram | WindowGram | None
+        if isinstance(factor, IntervalFactor):
+            gram = factor.gram
+        elif isinstance(factor, DeferredFactor):
+            gram = factor.window_gram
+        else:
             return None
-        if factor.gram.is_marginal and centers[0] is None:
-            return factor.gram
+        if isinstance(gram, IntervalGram) and gram.is_marginal and centers[0] is None:
+            return gram
         # A search without a matrix records one dual weight per cell, a search with a matrix one per
         # orbit of cells.
         recorded = self.recorded or []
         used_matrix = len(recorded) > 0 and len(recorded[0][0]) != factor.sizes[0]
-        return None if self.method != "optimal" or used_matrix else factor.gram
+        return None if self.method != "optimal" or used_matrix else gram
 
-    def _matrix_free_solution(self, gram: IntervalGram | LevelGram, pi: Array | None) -> Solution:
-        """Return the solution for interval queries or areas; record its dual weights and status.
+    def _matrix_free_solution(self, gram: MatrixFreeGram, pi: Array | None) -> Solution:
+        """Return the solution for a Gram without a matrix, and record its dual weights and status.
 
         ``pi`` is the center, None for a uniform one.
         """
@@ -763,6 +773,13 @@ class SubworkloadSolver:
             key = gram.key(scale)
             if key not in self._matrix_free_solutions:
                 self._matrix_free_solutions[key] = scale, level_solution(gram, self.options, dual)
+        elif isinstance(gram, WindowGram):
+            scale, key = 1.0, (gram, digest(pi))
+            if key not in self._matrix_free_solutions:
+                self._matrix_free_solutions[key] = (
+                    scale,
+                    window_solution(gram, self.options, dual, pi),
+                )
         else:
             weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
             scale = max(weights)
@@ -984,17 +1001,21 @@ class SubworkloadSolver:
         )
 
 
-def _is_matrix_free_sum(grams: Sequence[IntervalGram | LevelGram | None]) -> bool:
+def _is_matrix_free_sum(grams: Sequence[MatrixFreeGram | None]) -> bool:
     """Return whether a sum of Grams on one wide attribute can be solved without a matrix.
 
-    This is possible for sums of interval queries, and for sums of areas of one hierarchy and the
-    marginal.  An entry of ``grams`` is None for queries that need a matrix.
+    This is possible for sums of interval queries, for sums of areas of one hierarchy and the
+    marginal, and for a single Gram of windows.  An entry of ``grams`` is None for queries that need
+    a matrix.
     """
+    if any(isinstance(gram, WindowGram) for gram in grams):
+        return len(grams) == 1
     trees = {gram.tree.key for gram in grams if isinstance(gram, LevelGram)}
     if not trees:
         return all(gram is not None for gram in grams)
     is_area_sum = [
-        isinstance(gram, LevelGram) or (gram is not None and gram.is_marginal) for gram in grams
+        isinstance(gram, LevelGram) or (isinstance(gram, IntervalGram) and gram.is_marginal)
+        for gram in grams
     ]
     return len(trees) == 1 and all(is_area_sum)
 
@@ -1009,9 +1030,20 @@ LEVEL_STEPS = 200
 SECONDS_PER_AREA, CLASS_SECONDS = 3e-7, 3e-6
 
 
-def matrix_free_cost(gram: IntervalGram | LevelGram) -> Cost:
-    """Return the expected cost of the search for intervals or areas on one wide attribute."""
+# expected number of evaluations of the dual of windows
+WINDOW_EVALUATIONS = 16
+
+
+def matrix_free_cost(gram: MatrixFreeGram) -> Cost:
+    """Return the expected cost of the search for a Gram on one wide attribute without a matrix."""
     n = gram.cells
+    if isinstance(gram, WindowGram):
+        # the variances of other queries than the windows need n x n matrices
+        return Cost(
+            seconds=WINDOW_EVALUATIONS * window_evaluation_seconds(gram),
+            peak=window_bytes(gram),
+            saved=8.0 * 2.0 * n,
+        )
     if isinstance(gram, LevelGram):
         areas = sum(gram.tree.counts)
         classes = sum(gram.problem.quotient.tree.counts)

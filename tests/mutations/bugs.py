@@ -248,6 +248,20 @@ BUGS = (
         tests=("tests/plans/test_costs.py::test_block_pcost_matches_formula",),
     ),
     Bug(
+        name="links between blocks of a network dropped",
+        file="engine/residuals/windows.py",
+        old="for k in edges.between[p]:",
+        new="for k in edges.between[p][:1]:",
+        tests=("tests/residuals/test_windows.py::test_evaluation_equals_dense_formulas",),
+    ),
+    Bug(
+        name="privacy cost of windows halved",
+        file="engine/residuals/window_strategy.py",
+        old="return np.asarray(norms / norms.max())",
+        new="return np.asarray(norms / norms.max() / 2.0)",
+        tests=("tests/residuals/test_windows.py::test_noise_has_the_predicted_covariance",),
+    ),
+    Bug(
         name="signed column sums used as sensitivity",
         file="engine/residuals/strategy.py",
         old="np.max(np.abs(self.rows).sum(axis=0))",

@@ -43,6 +43,7 @@ from engine.residuals.basis import (
 )
 from engine.residuals.decomposition import (
     MIN_TRACE_SHARE,
+    DeferredFactor,
     Factor,
     GroupContribution,
     add_factors,
@@ -56,6 +57,7 @@ from engine.residuals.decomposition import (
     rows_bytes,
     wide_interval_gram,
     wide_level_gram,
+    wide_window_gram,
 )
 from engine.residuals.dual_solver import DualProblem, Options
 from engine.residuals.intervals import (
@@ -70,6 +72,15 @@ from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import dense_bytes, step_seconds
+from engine.residuals.windows import (
+    WindowGram,
+    WindowSolution,
+    WindowSpace,
+    window_bytes,
+    window_evaluation_seconds,
+)
+from engine.residuals.windows import evaluate as evaluate_windows
+from engine.residuals.windows import solve as solve_windows
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
@@ -125,9 +136,9 @@ class Allowance:
             raise TimeoutError
 
 
-def _total_square(gram: IntervalGram | LevelGram, pi: Array) -> float:
+def _total_square(gram: IntervalGram | LevelGram | WindowGram, pi: Array) -> float:
     """Return the weighted sum of the squares of q^T pi over the queries q; pi has shape (n,)."""
-    return gram.total_square(pi) if isinstance(gram, LevelGram) else total_square(gram, pi)
+    return total_square(gram, pi) if isinstance(gram, IntervalGram) else gram.total_square(pi)
 
 
 def _matrix_free_factor(gram: IntervalGram | LevelGram) -> Factor:
@@ -210,7 +221,10 @@ class Evaluation:
         return self.residual_grams[index]
 
     def _compute_residual_gram(self, projection: PartProjection) -> Factor:
-        if (wide_gram := self.problem.matrix_free_gram(projection)) is not None:
+        wide_gram = self.problem.matrix_free_gram(projection)
+        if isinstance(wide_gram, WindowGram):
+            return DeferredFactor(projection.part, None)
+        if wide_gram is not None:
             return _matrix_free_factor(wide_gram)
         sizes = tuple(projection.part.sizes[i] for i in projection.inside)
         if len(projection.roles) == 1:
@@ -336,6 +350,10 @@ class Evaluation:
 
     def is_nonzero(self, index: int) -> bool:
         """Return whether the residual Gram of a projection is larger than rounding errors."""
+        if index not in self.nonzero and isinstance(
+            self.problem.matrix_free_gram(self.problem.projections[index]), WindowGram
+        ):
+            self.nonzero[index] = True  # no window contains all cells
         if index not in self.nonzero:
             query_trace = self.problem.gram_trace(self.problem.projections[index].part)
             self.nonzero[index] = self.residual_gram(index).trace > MIN_TRACE_SHARE * query_trace
@@ -559,7 +577,10 @@ def too_slow(sizes: Sequence[int]) -> bool:
 
 
 def _has_matrix_free_form(part: Part) -> bool:
-    """Return whether a part has only interval queries or areas of levels on a wide attribute."""
+    """Return whether a part has only interval queries or areas of levels on a wide attribute.
+
+    Intervals of one width count only if the attribute has no other queries.
+    """
     return is_wide_areas(part) or wide_interval_gram(part) is not None
 
 
@@ -574,10 +595,17 @@ class CenterProblem:
     watch : called with the fraction completed and a text; may raise to cancel.
     allowance : limits of memory and time.  Groups with a part that exceeds them are left out of S,
         and attributes that occur only in such groups keep uniform centers.
+    solves_windows : whether wide attributes that have only windows of one width are solved without
+        a matrix.  The gradient search needs their matrices.
     """
 
     def __init__(
-        self, workload: Workload, watch: Listener, allowance: Allowance | None = None
+        self,
+        workload: Workload,
+        watch: Listener,
+        allowance: Allowance | None = None,
+        *,
+        solves_windows: bool = True,
     ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
         self.roles = roles_of(workload)
@@ -594,13 +622,24 @@ class CenterProblem:
         self._roles = np.array([self.roles[name] for name in workload.schema.names], dtype=np.int64)
         candidates = self._classes_of_groups()
         firsts = [group for group, *_ in candidates]
+        parts_of_role: dict[Role, list[Part]] = {}
+        for group in firsts:
+            for part in group.parts:
+                for axis in part.axes:
+                    parts_of_role.setdefault(self.roles[group.attributes[axis]], []).append(part)
+        # roles whose attributes have only windows of one width
+        self.window_roles = {
+            role
+            for role, parts in parts_of_role.items()
+            if solves_windows
+            and len({part.key for part in parts}) == 1
+            and wide_window_gram(parts[0]) is not None
+        }
         # roles whose attributes need matrices, because some query on them has no matrix-free form
         self._matrix_roles = {
-            self.roles[group.attributes[axis]]
-            for group in firsts
-            for part in group.parts
-            if not _has_matrix_free_form(part)
-            for axis in part.axes
+            role
+            for role, parts in parts_of_role.items()
+            if role not in self.window_roles and not all(map(_has_matrix_free_form, parts))
         }
         fits = self._fitting(firsts)
         self._group_classes = list(itertools.compress(candidates, fits))
@@ -663,6 +702,8 @@ class CenterProblem:
         ``roles`` are those of the part's attributes.
         """
         n = part.cells
+        if roles[0] in self.window_roles and (windows := wide_window_gram(part)) is not None:
+            return self._reserve(0, int(window_bytes(windows)), window_evaluation_seconds(windows))
         if _has_matrix_free_form(part) and roles[0] not in self._matrix_roles:
             return self._reserve(0, 0, INTERVAL_SECONDS_PER_CELL * n)
         rank = min(part.count, n)
@@ -811,6 +852,8 @@ class CenterProblem:
             return True
         if len(part.sizes) > 1 or _has_matrix_free_form(part):
             return False
+        if projection.roles[0] in self.window_roles:
+            return False
         gram = self.gram(part)
         N = basis(part.sizes[0])
         return bool(np.trace(N.T @ gram @ N) <= 1e-13 * np.trace(gram))
@@ -819,9 +862,12 @@ class CenterProblem:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
         The uniform center is optimal if all Grams on attributes of this role are invariant under a
-        cyclic shift of the cells.  If the role has parts on several attributes, or prefix, suffix
-        or range queries on a wide attribute, the Grams are not tested and the result is False.
+        cyclic shift of the cells.  If the role has parts on several attributes, or prefix, suffix,
+        range or window queries on a wide attribute, the Grams are not tested and the result is
+        False.
         """
+        if role in self.window_roles:
+            return False
         parts = [projection.part for projection in self.projections if role in projection.roles]
         if any(is_wide_areas(part) for part in parts):
             return True  # the search for strategies of areas supports no other center
@@ -843,11 +889,13 @@ class CenterProblem:
 
     @property
     def matrix_free_roles(self) -> set[Role]:
-        """Tuned roles that are wide attributes with interval queries only."""
+        """Tuned roles that are wide attributes with interval queries or windows only."""
         return {role for role in self.tuned if self._is_matrix_free_role(role)}
 
-    def matrix_free_gram(self, projection: PartProjection) -> IntervalGram | LevelGram | None:
-        """Return the Gram of a part's queries on cells as weights of intervals or areas.
+    def matrix_free_gram(
+        self, projection: PartProjection
+    ) -> IntervalGram | LevelGram | WindowGram | None:
+        """Return the Gram of a part's queries on cells as weights of intervals, areas or windows.
 
         The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
         avoided if the part is on a wide attribute and all queries of the workload on this attribute
@@ -855,6 +903,8 @@ class CenterProblem:
         attribute that keeps the uniform center.
         """
         role = projection.roles[0]
+        if role in self.window_roles:
+            return wide_window_gram(projection.part)
         if is_wide_areas(projection.part):
             if projection.part.key not in self._level_grams:
                 self._level_grams[projection.part.key] = wide_level_gram(projection.part)
@@ -879,6 +929,8 @@ class CenterProblem:
             if index not in self._level_values:
                 self._level_values[index] = level_solution(gram, self.options).bound
             return self._level_values[index]
+        if isinstance(gram, WindowGram):
+            return self._solve_windows(index, WindowSpace(gram=gram, center=pi)).bound
         if gram.is_marginal and pi is None:
             return marginal_solution(gram.cells, gram.marginal).value
         return self._solve_interval(index, IntervalSpace(gram=gram, center=pi)).bound
@@ -887,6 +939,20 @@ class CenterProblem:
         """Solve interval queries; the search starts at the last dual weights stored for ``key``."""
         self.allowance.check()
         solution = solve(
+            space,
+            gap=self.options.gap,
+            evaluations=self.options.evaluations,
+            deadline=self.allowance.deadline,
+            start=self._last_weights.get(key),
+        )
+        self.allowance.check()
+        self._last_weights[key] = solution.dual
+        return solution
+
+    def _solve_windows(self, key: Any, space: WindowSpace) -> WindowSolution:
+        """Solve windows; the search starts at the last dual weights stored for ``key``."""
+        self.allowance.check()
+        solution = solve_windows(
             space,
             gap=self.options.gap,
             evaluations=self.options.evaluations,
@@ -910,7 +976,7 @@ class CenterProblem:
         """
         if (gram := wide_interval_gram(part)) is not None:
             return float(IntervalSpace(gram=gram, whole=True).cell_traces().sum())
-        if is_wide_areas(part):
+        if is_wide_areas(part) or wide_window_gram(part) is not None:
             return float(part.family.squared_norms(part.sizes).sum())
         if len(part.sizes) == 1:
             return float(np.trace(self.gram(part)))
@@ -938,7 +1004,7 @@ class CenterProblem:
         Sigma is the covariance of the cell counts under the optimal strategy for the Gram
         G + c 1 1^T on cells.  G is the Gram of the part whose projection to the residual space of
         the attribute has the index ``inside``.  For interval queries solved without a matrix, c is
-        raised if G + c 1 1^T would not be positive definite.
+        raised if G + c 1 1^T would not be positive definite.  For windows, c is raised to 0.
         """
         self.allowance.check()
         n = self.sizes[role]
@@ -951,6 +1017,15 @@ class CenterProblem:
             whole = IntervalSpace(gram=replace(gram, total=max(c, -0.9 * floor)), whole=True)
             covariances = self._solve_interval(("whole", role), whole).total_covariances()
             return np.asarray(covariances / covariances.sum())
+        if isinstance(gram, WindowGram):
+            windows = WindowSpace(gram=replace(gram, total=max(c, 0.0)), whole=True)
+            if not windows.gram.spans_total:
+                # the center does not depend on the strategy
+                return evaluate_windows(windows, np.ones(n)).total_center()
+            solution = self._solve_windows(("whole", role), windows)
+            # these weights are also near the optimum for the residual space of the new center
+            self._last_weights[inside] = solution.dual
+            return solution.total_center()
         factor = Factor(sizes=(n,), matrix=self.gram(self.projections[inside].part) + c)
         with threads_for(n):
             problem = DualProblem(lift=FullDomain(n), factor=factor)

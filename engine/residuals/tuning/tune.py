@@ -56,7 +56,13 @@ from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
-from engine.residuals.decomposition import Factor, IntervalFactor, LevelFactor, Subworkload
+from engine.residuals.decomposition import (
+    DeferredFactor,
+    Factor,
+    IntervalFactor,
+    LevelFactor,
+    Subworkload,
+)
 from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
 from engine.residuals.tuning.center_objective import (
@@ -77,6 +83,7 @@ from engine.residuals.tuning.complements import (
     split_of,
     tuned_complements,
 )
+from engine.residuals.windows import window_evaluation_seconds
 from engine.workload import Workload
 
 
@@ -278,6 +285,8 @@ def tuned_centers(
     """
     problem = CenterProblem(workload, watch, allowance)
     if not separable_projections(problem):
+        if problem.window_roles:
+            problem = CenterProblem(workload, watch, allowance, solves_windows=False)
         # The gradient search needs Gram matrices.  Wide attributes with interval queries are solved
         # without a matrix, so they keep uniform centers.
         matrix_free_roles = problem.matrix_free_roles
@@ -417,6 +426,8 @@ UNTUNED_PAIR_STEPS = 2_500
 SEPARABLE_STEPS = 40
 # the same for interval queries on a wide attribute, whose searches start from the last weights
 INTERVAL_STEPS = 3
+# the same for windows of one width on a wide attribute
+WINDOW_STEPS = 3
 
 
 class SplitMemory:
@@ -555,7 +566,11 @@ def split_seconds(
             factor = factors[sub.terms[0].factors[0][1]]
             if isinstance(factor, LevelFactor):
                 continue
-            if not isinstance(factor, IntervalFactor):
+            windows = factor.window_gram if isinstance(factor, DeferredFactor) else None
+            if windows is not None:
+                step = FORECAST_EVALUATIONS * window_evaluation_seconds(windows)
+                seconds += WINDOW_STEPS * step
+            elif not isinstance(factor, IntervalFactor):
                 seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
             elif not factor.gram.is_marginal:
                 step = FORECAST_EVALUATIONS * INTERVAL_SECONDS_PER_CELL * sub.sizes[0]

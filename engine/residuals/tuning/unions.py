@@ -41,6 +41,7 @@ from engine.residuals.decomposition import (
     part_rows,
     reduce_rows,
     rows_bytes,
+    wide_window_gram,
 )
 from engine.residuals.strategy_search import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
@@ -329,9 +330,9 @@ def choose_unions(
         return {}
     # On one attribute, separate strategies for the total and for the residual space with the
     # optimal center are as accurate as a union and take less time.
-    if (
-        len(everything) == 1
-        and variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
+    if len(everything) == 1 and (
+        variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
+        or _has_only_windows(workload)
     ):
         return {}
     needed = _multiplications_inside(workload, spaces, everything, memory_limit)
@@ -420,6 +421,14 @@ def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float
                 clusters[extended] = needed
                 break
     return list(clusters)
+
+
+def _has_only_windows(workload: Workload) -> bool:
+    """Return whether all queries are windows of one width that are solved without a matrix."""
+    parts = [(p, g.query_weights) for g in workload.groups if g.weight > 0.0 for p in g.parts]
+    return len({part.key for part, _ in parts}) == 1 and all(
+        wide_window_gram(part, weights) is not None for part, weights in parts
+    )
 
 
 def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:

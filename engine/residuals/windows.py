@@ -1,0 +1,610 @@
+"""Optimal strategies for all windows of one width on a wide attribute, by block elimination.
+
+A window is an interval of exactly w consecutive cells of the n cells of a line.  As in
+`engine.residuals.intervals`, a query q is stored as its differences z_k = q_k - q_(k+1): there are
+m = n - 1 of them on a residual space, and m = n on the whole attribute, where q_(n+1) = 0.  A window
+has at most two differences that are not 0: +1 at its last cell and -1 at the cell before its first
+one.  So the Gram G of all windows is the Laplacian of a graph with one link from k to k + w per
+window.  With dual weights mu and K = C diag(mu) C^T as in `engine.residuals.intervals`, K^-1 is the
+Laplacian of a path of resistors with the conductances 1/mu_i, minus a term of rank one.
+
+The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
+the total variance at privacy cost 1.  The precision of the differences is Q = G (K G)^(-1/2), and
+d_i = c_i^T Q c_i is the privacy cost of cell i.  Every mu proves f^2 <= optimum <= f max(d).
+Quadrature for the inverse square root, with nodes s_j and weights w_j, gives
+
+    Q = sum_j w_j (K^-1 - K^-1 Y_j K^-1),      Y_j = (K^-1 + G / s_j)^-1,
+    d_i = sum_j (w_j / mu_i) (1 - r_ij / mu_i - (a_ij + pi_i)^2 / (mu_i sigma_j)),
+
+where r_ij is the effective resistance between the two ends of resistor i in the network of the path
+and of the links with the conductance 1/s_j.  The last term comes from the center pi: a_ij is the
+drop of the potential u_j over resistor i, and sigma_j is the pivot of the rank-one term.  Without a
+center, on the whole attribute, this term is 0.
+
+Resistances are entries of the inverse of the network's Laplacian at neighbouring nodes.  They are
+computed by elimination of blocks of nodes.  If the nodes are eliminated in their order, a block has
+w nodes.  If n/w is small, nodes with equal remainders of the division by w are eliminated together,
+so that a block has about 2 n/w nodes.  An evaluation takes O(m b^2) operations per quadrature node
+for blocks of b nodes.
+
+The network and the elimination are our work; the quadrature is that of `engine.residuals.intervals`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from engine._arrays import Array, Index
+from engine.residuals.intervals import DualSolution, inverse_root_quadrature, maximise
+
+# smallest weight of a cell, as a multiple of the uniform weight 1/n
+MIN_SHARE = 1e-4
+# A step of the search counts as a decrease of f if f decreases by more than this share.  Rounding
+# errors of f are smaller.
+DECREASE_TOLERANCE = 1e-8
+# blocks of nodes have at least this number of nodes, because NumPy takes long per small matrix
+MIN_BLOCK = 16
+# Number of entries of the blocks of all quadrature nodes above which quadrature nodes are divided
+# into batches, to limit memory.  A batch has at least one node.
+BATCH_ENTRIES = 1 << 22
+# a weight of the total at most this large counts as 0
+MIN_TOTAL_WEIGHT = 1e-9
+# the sum of a center over every window counts as 0 below this value
+CENTER_TOLERANCE = 1e-11
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowGram:
+    """Gram of all windows of one width on one attribute, and of its total.
+
+    Attributes
+    ----------
+    cells : number of cells of the attribute.
+    width : number of cells of a window, at least 1 and less than ``cells``.
+    total : weight of the total, at least 0.
+
+    >>> WindowGram(cells=3, width=2).dense().tolist()
+    [[1.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 1.0]]
+    """
+
+    cells: int
+    width: int
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.width < self.cells:
+            raise ValueError(
+                f"Windows of {self.width} cells on {self.cells} cells have no residual space. Use a"
+                " width from 1 to the number of cells minus 1."
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of windows."""
+        return self.cells - self.width + 1
+
+    @property
+    def spans_total(self) -> bool:
+        """Whether the total is a sum of windows, or is measured itself."""
+        return self.cells % self.width == 0 or self.total > MIN_TOTAL_WEIGHT
+
+    @property
+    def residual_rank(self) -> int:
+        """Rank of the windows on the residual space, for every center."""
+        return self.count - (self.cells % self.width == 0)
+
+    def sums(self, table: Array) -> Array:
+        """Return the sums of a table, shape (n,), over all windows, shape (count,)."""
+        prefixes = np.concatenate([[0.0], np.cumsum(table)])
+        return np.asarray(prefixes[self.width :] - prefixes[: self.count])
+
+    def spread(self, values: Array) -> Array:
+        """Return for every cell the sum of ``values``, shape (count,), of the windows that contain
+        it."""
+        cell = np.arange(self.cells)
+        prefixes = np.concatenate([[0.0], np.cumsum(values)])
+        first = np.maximum(cell - self.width + 1, 0)
+        last = np.minimum(cell, self.count - 1)
+        return np.asarray(prefixes[last + 1] - prefixes[first])
+
+    def total_square(self, pi: Array) -> float:
+        """Return the sum of the squared answers of all windows to the table ``pi``, shape (n,)."""
+        sums = self.sums(pi)
+        return float(sums @ sums) + self.total * float(pi.sum()) ** 2
+
+    def dense(self) -> Array:
+        """Return the Gram of the queries on the cells, shape (n, n); for tests."""
+        rows = np.array([np.eye(self.count)[k] for k in range(self.count)])
+        windows = np.array([self.spread(row) for row in rows])
+        return np.asarray(windows.T @ windows + self.total)
+
+
+# expected number of quadrature nodes
+QUADRATURE_NODES = 36
+# Expected times in seconds of an evaluation: per block of nodes, and per multiplication in products
+# and inverses of blocks.
+BLOCK_SECONDS, MULTIPLICATION_SECONDS = 2e-4, 1.4e-10
+
+
+def window_evaluation_seconds(gram: WindowGram) -> float:
+    """Return the expected time of one evaluation of the dual, in seconds on one idle core."""
+    network = WindowSpace(gram=gram).network
+    multiplications = 4.0 * QUADRATURE_NODES * network.blocks * network.order**3
+    return BLOCK_SECONDS * network.blocks + MULTIPLICATION_SECONDS * multiplications
+
+
+def window_bytes(gram: WindowGram) -> float:
+    """Return the expected memory of one evaluation of the dual, in bytes."""
+    network = WindowSpace(gram=gram).network
+    block_entries = network.blocks * network.order**2
+    return 8.0 * (
+        min(QUADRATURE_NODES * block_entries, block_entries + BATCH_ENTRIES)
+        + 8.0 * QUADRATURE_NODES * network.nodes
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowSpace:
+    """Windows on one attribute, and whether the total is measured with them.
+
+    Attributes
+    ----------
+    gram : the windows.  On a residual space the weight of the total has no influence.
+    center : center of the residual space, sum 1, shape (n,); None for uniform.
+    whole : True if the whole attribute is measured; ``center`` is then None.  False if only the
+        residual space is measured.
+    """
+
+    gram: WindowGram
+    center: Array | None = None
+    whole: bool = False
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return self.gram.cells
+
+    @cached_property
+    def pi(self) -> Array:
+        """Center of the residual space, shape (n,)."""
+        return np.full(self.cells, 1.0 / self.cells) if self.center is None else self.center
+
+    @cached_property
+    def has_center(self) -> bool:
+        """Whether the center has an influence on the measured queries.
+
+        It has none on the whole attribute, or if its sum over every window is 0.
+        """
+        sums = np.abs(self.gram.sums(self.pi))
+        return not self.whole and float(sums.max()) > CENTER_TOLERANCE * np.abs(self.pi).max()
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the measured queries are known to be invariant under reversal."""
+        return self.center is None or not self.has_center
+
+    @property
+    def total(self) -> float:
+        """Weight of the total; 0 on a residual space."""
+        return self.gram.total if self.whole else 0.0
+
+    def cell_traces(self) -> Array:
+        """Return for every cell the summed squares of the queries on it, shape (n,)."""
+        gram = self.gram
+        counts = gram.spread(np.ones(gram.count)) + self.total
+        if not self.has_center:
+            return counts
+        sums = gram.sums(self.pi)
+        return np.asarray(counts - 2.0 * gram.spread(sums) + sums @ sums)
+
+    def eigenvalue_range(self, mass: Array) -> tuple[float, float]:
+        """Return a lower and an upper bound on the nonzero eigenvalues of G K.
+
+        ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.
+        """
+        high = float(mass @ self.cell_traces())
+        # The links from k to k + w, k + 2 w, ... are chains of at most ``length`` nodes.  A chain is
+        # not connected to ground, or it is at one end or both.
+        length = math.ceil(self.network.nodes / self.gram.width)
+        of_gram = 2.0 - 2.0 * math.cos(math.pi / (2 * length + 2))
+        if self.total > MIN_TOTAL_WEIGHT:
+            # The inverse of the Laplacian of a chain has the resistances to ground as diagonal.
+            of_gram = min(of_gram, 1.0 / (length / self.total + length**2))
+        # Gershgorin's theorem for the Laplacian of the path, which is at least K^-1
+        of_inverse = 2.0 * float((1.0 / mass[:-1] + 1.0 / mass[1:]).max())
+        return min(of_gram / of_inverse, high), high
+
+    @cached_property
+    def network(self) -> _Network:
+        """Nodes, resistors and links, and the blocks in which nodes are eliminated."""
+        return _Network(
+            cells=self.cells,
+            width=self.gram.width,
+            nodes=self.cells - 1 if self.has_center else self.cells,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Edges:
+    """Edges between nodes of a network, sorted by the blocks of their ends.
+
+    Attributes
+    ----------
+    inside, crossing : indices of the edges with both ends in one block, and of the edges between a
+        block and the next one.
+    block, first, second : for every edge, the lower block of its ends and the positions of the ends
+        in their blocks; the end in the lower block is ``first``.
+    between : for every block but the last one, two arrays with the indices of the edges to the next
+        block.  The edges of an array have no end in common.
+    """
+
+    inside: Index
+    crossing: Index
+    block: Index
+    first: Index
+    second: Index
+    between: list[list[Index]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Network:
+    """Path of resistors with links over a fixed distance, and blocks for its elimination.
+
+    Attributes
+    ----------
+    cells : number of resistors of the path.  Resistor i is between the nodes i - 1 and i.
+    width : distance of the two ends of a link.
+    nodes : number of nodes.  Nodes before the first and after the last one are ground.
+    """
+
+    cells: int
+    width: int
+    nodes: int
+    # for every node, its block and its position in the block
+    block: Index = field(init=False)
+    position: Index = field(init=False)
+    # number of blocks, and number of nodes per block
+    blocks: int = field(init=False)
+    order: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        node, m, w = np.arange(self.nodes), self.nodes, self.width
+        rounds = math.ceil(m / w)
+        if 2 * rounds < w:
+            # The nodes with the remainders r and w - 1 - r are one block.  A step of the path leads
+            # to the same block or to a neighbouring one, also from remainder w - 1 to remainder 0.
+            remainder, quotient = node % w, node // w
+            is_low = remainder <= w - 1 - remainder
+            block = np.where(is_low, remainder, w - 1 - remainder)
+            position, order = np.where(is_low, quotient, rounds + quotient), 2 * rounds
+        else:
+            order = max(w, min(MIN_BLOCK, m))
+            block, position = node // order, node % order
+        values = {"block": block, "position": position, "order": order}
+        for name, value in (values | {"blocks": int(block.max()) + 1}).items():
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def path(self) -> _Edges:
+        """The resistors between two nodes: resistor i + 1 between the nodes i and i + 1."""
+        node = np.arange(self.nodes - 1)
+        return self._edges(node, node + 1)
+
+    @cached_property
+    def link_starts(self) -> Index:
+        """Lower end of every link between two nodes, shape (links,)."""
+        return np.arange(max(min(self.nodes, self.cells) - self.width, 0))
+
+    @cached_property
+    def links(self) -> _Edges:
+        """The links between two nodes."""
+        return self._edges(self.link_starts, self.link_starts + self.width)
+
+    @cached_property
+    def link_counts(self) -> Array:
+        """Number of links of every node, with those to ground, shape (nodes,)."""
+        counts = np.zeros(self.nodes)
+        # a window begins after the node ``lower`` and ends at the node ``upper``
+        lower = np.arange(-1, self.cells - self.width)
+        upper = lower + self.width
+        counts[lower[lower >= 0]] += 1.0
+        counts[upper[upper < self.nodes]] += 1.0
+        return counts
+
+    def _edges(self, a: Index, b: Index) -> _Edges:
+        """Return the edges between the nodes ``a`` and ``b``, both of shape (edges,)."""
+        is_swapped = self.block[a] > self.block[b]
+        low, high = np.where(is_swapped, b, a), np.where(is_swapped, a, b)
+        block = self.block[low]
+        is_inside = block == self.block[high]
+        return _Edges(
+            inside=np.flatnonzero(is_inside),
+            crossing=np.flatnonzero(~is_inside),
+            block=block,
+            first=self.position[low],
+            second=self.position[high],
+            between=[
+                [
+                    np.flatnonzero(~is_inside & (block == p) & (is_swapped == swapped))
+                    for swapped in (False, True)
+                ]
+                for p in range(self.blocks - 1)
+            ],
+        )
+
+    def solve(
+        self, conductance: Array, link: Array, at_last: Array, source: Array | None
+    ) -> _Potentials:
+        """Invert the Laplacians of networks with equal resistors and different links.
+
+        Parameters
+        ----------
+        conductance : of the resistors of the path, shape (cells,).
+        link : conductance of all links of a network, shape (networks,).
+        at_last : conductance from the last node to ground in addition to its resistors and links,
+            shape (networks,).
+        source : currents into the nodes, shape (nodes,); None to compute no potentials.
+        """
+        m, n, count, b = self.nodes, self.cells, len(link), self.order
+        node = np.arange(m)
+        diagonal = np.array(conductance[:m])
+        diagonal[: n - 1] += conductance[1:]
+        # diagonal blocks of the Laplacian, which are replaced by those of its inverse; a block that
+        # is not full is completed by an identity matrix
+        blocks = np.zeros((self.blocks, count, b, b))
+        blocks[:, :, np.arange(b), np.arange(b)] = 1.0
+        on_diagonal = diagonal[:, None] + self.link_counts[:, None] * link
+        on_diagonal[-1] += at_last
+        blocks[self.block, :, self.position, self.position] = on_diagonal
+        values = (
+            (self.path, np.broadcast_to(-conductance[1:m, None], (m - 1, count))),
+            (self.links, np.broadcast_to(-link, (len(self.link_starts), count))),
+        )
+        for edges, entries in values:
+            k = edges.inside
+            for i, j in ((edges.first[k], edges.second[k]), (edges.second[k], edges.first[k])):
+                # an edge of the path and a link may connect the same two nodes
+                blocks[edges.block[k], :, i, j] += entries[k]
+
+        def couplings(p: int) -> Iterator[tuple[Index, Index, Array]]:
+            """Yield the nonzero entries between block p and the next one: rows, columns, values."""
+            for edges, entries in values:
+                for k in edges.between[p]:
+                    if len(k):
+                        yield edges.first[k], edges.second[k], entries[k].T
+
+        def coupled(p: int, left: Array) -> Array:
+            """Return ``left`` times the entries of the Laplacian between block p and the next."""
+            product = np.zeros_like(left)
+            for i, j, entries in couplings(p):
+                product[:, :, j] += left[:, :, i] * entries[:, None, :]
+            return product
+
+        sources = np.zeros((self.blocks, count, b))
+        if source is not None:
+            sources[self.block, :, self.position] = source[:, None]
+        for p in range(self.blocks):
+            if p:
+                previous = coupled(p - 1, blocks[p - 1])
+                for i, j, entries in couplings(p - 1):
+                    blocks[p][:, j, :] -= entries[:, :, None] * previous[:, i, :]
+                    if source is not None:
+                        sources[p][:, j] -= entries * sources[p - 1][:, i]
+            blocks[p] = np.linalg.inv(blocks[p])
+            if source is not None:
+                sources[p] = (blocks[p] @ sources[p][:, :, None])[:, :, 0]
+        crossing = [np.empty((len(entries), count)) for _, entries in values]
+        for p in range(self.blocks - 2, -1, -1):
+            eliminated = coupled(p, blocks[p])
+            product = eliminated @ blocks[p + 1]
+            for (edges, _), target in zip(values, crossing, strict=True):
+                k = np.concatenate(edges.between[p])
+                target[k] = -product[:, edges.first[k], edges.second[k]].T
+            blocks[p] += product @ eliminated.transpose(0, 2, 1)
+            if source is not None:
+                sources[p] -= (eliminated @ sources[p + 1][:, :, None])[:, :, 0]
+        for (edges, _), target in zip(values, crossing, strict=True):
+            k = edges.inside
+            target[k] = blocks[edges.block[k], :, edges.first[k], edges.second[k]]
+        return _Potentials(
+            diagonal=blocks[self.block, :, self.position, self.position],
+            along_path=crossing[0],
+            along_links=crossing[1],
+            solution=sources[self.block, :, self.position][node],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Potentials:
+    """Entries of the inverses of Laplacians, and potentials of their nodes.
+
+    Attributes
+    ----------
+    diagonal : diagonal entries, shape (nodes, networks).
+    along_path, along_links : entries at the two ends of each resistor between two nodes, and of
+        each link between two nodes, shapes (nodes - 1, networks) and (links, networks).
+    solution : potentials for the given source; 0 without a source; shape (nodes, networks).
+    """
+
+    diagonal: Array
+    along_path: Array
+    along_links: Array
+    solution: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Batch:
+    """Networks of a batch of quadrature nodes, and the rank-one term of the center.
+
+    Attributes
+    ----------
+    s, w : quadrature nodes and their weights, shape (networks,).
+    potentials : entries of the inverse Laplacians.
+    sigma : pivot of the rank-one term, shape (networks,); 1 without a center.
+    """
+
+    s: Array
+    w: Array
+    potentials: _Potentials
+    sigma: Array
+
+
+def _batches(space: WindowSpace, mass: Array, source: Array | None = None) -> Iterator[_Batch]:
+    """Yield the inverse Laplacians for all quadrature nodes, in batches.
+
+    ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  ``source`` holds currents into
+    the nodes; None for those of the center.
+    """
+    network = space.network
+    nodes, weights = inverse_root_quadrature(*space.eigenvalue_range(mass))
+    ratio = space.pi / mass
+    if space.has_center:
+        source = np.diff(ratio)
+    step = max(1, BATCH_ENTRIES // (network.blocks * network.order**2))
+    for start in range(0, len(nodes), step):
+        s, w = nodes[start : start + step], weights[start : start + step]
+        potentials = network.solve(1.0 / mass, 1.0 / s, space.total / s, source)
+        sigma = np.ones_like(s)
+        if space.has_center and source is not None:
+            sigma = float(space.pi @ ratio) - source @ potentials.solution
+        yield _Batch(s=s, w=w, potentials=potentials, sigma=sigma)
+
+
+def _cell_norms(space: WindowSpace, mass: Array) -> Array:
+    """Return the privacy cost d_i = c_i^T Q c_i of every cell, shape (n,).
+
+    Its mean under the weights mu = ``mass`` is the dual value f(mu).
+    """
+    n, m, norms = space.cells, space.network.nodes, np.zeros(space.cells)
+    for batch in _batches(space, mass):
+        potentials = batch.potentials
+        # effective resistance between the ends of every resistor of the path
+        resistance = np.zeros((n, len(batch.s)))
+        resistance[:m] += potentials.diagonal
+        resistance[1:] += potentials.diagonal[: n - 1]
+        resistance[1:m] -= 2.0 * potentials.along_path
+        share = 1.0 - resistance / mass[:, None]
+        if space.has_center:
+            drop = np.zeros_like(share)
+            drop[:m] += potentials.solution
+            drop[1:] -= potentials.solution[: n - 1]
+            share -= (drop + space.pi[:, None]) ** 2 / (mass[:, None] * batch.sigma)
+        norms += (share / mass[:, None]) @ batch.w
+    return np.maximum(norms, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowSolution(DualSolution):
+    """Dual weights for windows, with the strategy that they determine and its gap.
+
+    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
+    the variances of the windows' components in this space.
+
+    Attributes
+    ----------
+    space : the windows, and whether a residual space or the whole attribute is measured.
+    """
+
+    space: WindowSpace
+
+    @cached_property
+    def window_variances(self) -> Array:
+        """Variance of every window, shape (windows,)."""
+        space, network = self.space, self.space.network
+        lower = np.arange(-1, space.cells - space.gram.width)
+        upper = lower + space.gram.width
+        # differences at ground are 0
+        has_lower, has_upper = lower >= 0, upper < network.nodes
+        variances = np.zeros(space.gram.count)
+        for batch in _batches(space, self.dual):
+            potentials = batch.potentials
+            by_network = np.zeros((len(variances), len(batch.s)))
+            by_network[has_lower] += potentials.diagonal[lower[has_lower]]
+            by_network[has_upper] += potentials.diagonal[upper[has_upper]]
+            by_network[has_lower & has_upper] -= 2.0 * potentials.along_links
+            if space.has_center:
+                component = np.zeros_like(by_network)
+                component[has_lower] -= potentials.solution[lower[has_lower]]
+                component[has_upper] += potentials.solution[upper[has_upper]]
+                by_network += component**2 / batch.sigma
+            variances += by_network @ (batch.w / batch.s)
+        return np.asarray(np.maximum(variances, 0.0) * self.norms.max())
+
+    def total_center(self) -> Array:
+        """Return the center whose residual space is measured independently of the total.
+
+        The center is Sigma 1 / (1^T Sigma 1), shape (n,), for the covariance Sigma of the estimated
+        cells.  If the windows do not determine the total, the result is a center with the sum 0
+        over every window.
+        """
+        if not self.space.whole:
+            raise ValueError(
+                "A residual space does not determine the total. Use the solution for all cells of "
+                "the attribute."
+            )
+        n, width = self.space.cells, self.space.gram.width
+        if not self.space.gram.spans_total:
+            # periodic values with the sum 0 over a period; the last period is incomplete
+            extra = n % width
+            period = np.concatenate([np.full(extra, 1.0 / extra), np.full(width - extra, -1.0)])
+            period[extra:] /= width - extra
+            return period[np.arange(n) % width]
+        source, covariances = np.zeros(n), np.zeros(n)
+        source[-1] = 1.0
+        for batch in _batches(self.space, self.dual, source):
+            covariances += batch.potentials.solution @ (batch.w / batch.s)
+        return np.asarray(np.diff(covariances, prepend=0.0) / covariances[-1])
+
+
+def evaluate(space: WindowSpace, weights: Array) -> WindowSolution:
+    """Return the solution that dual weights determine.
+
+    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
+    raised to this value, and then all are scaled to sum 1.
+    """
+    mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
+    # Weights of an earlier solution are not scaled again, because this would change their last
+    # digits.
+    if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
+        mass = np.maximum(mass, floor)
+        mass = mass / mass.sum()
+    if space.is_symmetric:
+        mass = 0.5 * (mass + mass[::-1])
+    norms = _cell_norms(space, mass)
+    if space.is_symmetric:
+        # On the whole attribute the last node of the network is not ground.  If the last cells have
+        # tiny weights, their resistances are differences of almost equal numbers.  The first nodes
+        # are almost at ground, so that there is no such cancellation.
+        half = space.cells // 2
+        norms[-half:] = norms[:half][::-1]
+    return WindowSolution(space=space, dual=mass, norms=norms)
+
+
+def solve(
+    space: WindowSpace,
+    *,
+    gap: float = 5e-7,
+    evaluations: int = 300,
+    deadline: float = math.inf,
+    start: Array | None = None,
+) -> WindowSolution:
+    """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
+
+    Parameters and result are those of `engine.residuals.intervals.solve`.
+    """
+    first = evaluate(space, np.ones(space.cells) if start is None else start)
+    return maximise(
+        lambda weights: evaluate(space, weights),
+        first,
+        gap=gap,
+        evaluations=evaluations,
+        deadline=deadline,
+        min_share=MIN_SHARE,
+        tolerance=DECREASE_TOLERANCE,
+        ignores_vanishing=True,
+    )

@@ -1,0 +1,204 @@
+"""Windows of one width on a wide attribute: network, dual solver, strategy and plans."""
+
+import numpy as np
+import pytest
+
+from engine import Attribute, Budget, Schema, Width, Workload, plan
+from engine.mechanisms import load_plan
+from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
+from engine.residuals.basis import FullDomain, basis
+from engine.residuals.windows import (
+    WindowGram,
+    WindowSolution,
+    WindowSpace,
+    evaluate,
+    solve,
+)
+
+# cells and widths: blocks in the order of the nodes, and blocks of equal remainders for even and
+# odd widths; windows that sum to the total, and windows that do not
+SHAPES = [(30, 3), (30, 7), (40, 1), (24, 8), (70, 17), (60, 25), (60, 30), (75, 15), (90, 19)]
+
+
+def windows(cells, width):
+    """Return one 0/1 row per window, shape (windows, cells)."""
+    first = np.arange(cells - width + 1)[:, None]
+    cell = np.arange(cells)
+    return ((cell >= first) & (cell < first + width)).astype(float)
+
+
+def spaces(cells, width):
+    """Return the name, the space and the measured rows of one space per kind of center."""
+    rng = np.random.default_rng(cells * width)
+    center = rng.random(cells) - 0.2
+    center /= center.sum()
+    gram, rows = WindowGram(cells=cells, width=width), windows(cells, width)
+    with_total = WindowGram(cells=cells, width=width, total=0.3)
+    yield "whole", WindowSpace(gram=gram, whole=True), rows
+    total = np.full((1, cells), np.sqrt(0.3))
+    yield "total", WindowSpace(gram=with_total, whole=True), np.concatenate([rows, total])
+    yield "uniform", WindowSpace(gram=gram), rows - width / cells
+    yield "center", WindowSpace(gram=gram, center=center), rows - (rows @ center)[:, None]
+
+
+def weights(space):
+    """Return random dual weights, symmetric if the space is, shape (cells,) with sum 1."""
+    mass = np.random.default_rng(space.cells).random(space.cells) + 0.1
+    mass = mass + mass[::-1] if space.is_symmetric else mass
+    return mass / mass.sum()
+
+
+def roots(rows, mass):
+    """Return the root of rows diag(mass) rows^T, its trace, and the costs of the cells."""
+    squares, U = np.linalg.eigh((rows * mass) @ rows.T)
+    positive = squares > 1e-12 * squares[-1]
+    half, U = np.sqrt(squares[positive]), U[:, positive]
+    costs = np.sum((U.T @ rows) ** 2 / half[:, None], axis=0)
+    return (U * half) @ U.T, float(half.sum()), costs
+
+
+@pytest.mark.parametrize(("cells", "width"), SHAPES)
+def test_evaluation_equals_dense_formulas(cells, width):
+    for name, space, rows in spaces(cells, width):
+        mass = weights(space)
+        root, trace, costs = roots(rows, mass)
+        solution = evaluate(space, mass)
+        np.testing.assert_allclose(solution.norms, costs, rtol=1e-10, err_msg=name)
+        assert solution.trace == pytest.approx(trace, rel=1e-10), name
+        variances = np.diagonal(root)[: space.gram.count] * costs.max()
+        np.testing.assert_allclose(solution.window_variances, variances, rtol=1e-9, err_msg=name)
+
+
+def test_costs_are_derivatives_of_the_dual_value():
+    for name, space, _ in spaces(60, 7):
+        mass, change = weights(space), np.cos(np.arange(60) / 7.0)
+        change = change + change[::-1] if space.is_symmetric else change
+        change = (change - change.mean()) * 1e-6
+        step = evaluate(space, mass + change).trace - evaluate(space, mass - change).trace
+        # f is a root, so that its derivative is half of the cost
+        assert step == pytest.approx(evaluate(space, mass).norms @ change, rel=1e-5), name
+
+
+@pytest.mark.parametrize(("cells", "width"), SHAPES)
+def test_center_of_total_equals_covariances(cells, width):
+    for total in (0.0, 0.3):
+        gram = WindowGram(cells=cells, width=width, total=total)
+        space, rows = WindowSpace(gram=gram, whole=True), windows(cells, width)
+        mass = weights(space)
+        center = evaluate(space, mass).total_center()
+        assert center.sum() == pytest.approx(1.0)
+        if not gram.spans_total:
+            np.testing.assert_allclose(rows @ center, 0.0, atol=1e-12)
+            continue
+        measured = np.concatenate([rows, np.full((1, cells), np.sqrt(total))])
+        root, _, _ = roots(measured, mass)
+        # coefficients of the total in the measured rows, and covariances of their estimates
+        coefficients = np.linalg.lstsq(measured.T, np.ones(cells))[0]
+        covariances = root @ coefficients
+        expected = covariances / (coefficients @ covariances)
+        np.testing.assert_allclose(rows @ center, expected[:-1], atol=1e-8)
+
+
+@pytest.mark.parametrize(("cells", "width"), [(60, 7), (60, 3), (90, 15), (100, 24)])
+def test_solution_is_as_good_as_dense_search(cells, width):
+    rows, N = windows(cells, width), basis(cells)
+    for whole in (False, True):
+        lift = FullDomain(cells) if whole else Lift((cells,))
+        gram = rows.T @ rows if whole else N.T @ rows.T @ rows @ N
+        problem = DualProblem(lift=lift, factor=Factor(sizes=(cells,), matrix=gram))
+        dense = problem.solution(*problem.maximise(Options(gap=1e-6)))
+        space = WindowSpace(gram=WindowGram(cells=cells, width=width), whole=whole)
+        solution = solve(space, gap=1e-6)
+        assert solution.gap <= 1e-6
+        assert dense.bound <= solution.value * (1.0 + 1e-9)
+        assert solution.bound <= dense.value * (1.0 + 1e-9)
+        assert solution.value == pytest.approx(float(solution.window_variances.sum()), rel=1e-7)
+
+
+def test_search_stops_at_its_limits():
+    space = WindowSpace(gram=WindowGram(cells=200, width=30))
+    stopped, late = solve(space, evaluations=2), solve(space, deadline=-np.inf)
+    assert stopped.evaluations == 2
+    assert late.evaluations == 1
+    assert late.bound < stopped.bound < solve(space).value < stopped.value
+
+
+def test_window_as_wide_as_the_attribute_is_refused():
+    with pytest.raises(ValueError, match="width"):
+        WindowGram(cells=5, width=5)
+
+
+def test_center_needs_the_whole_attribute():
+    space = WindowSpace(gram=WindowGram(cells=20, width=4))
+    with pytest.raises(ValueError, match="residual space"):
+        WindowSolution(space=space, dual=np.ones(20), norms=np.ones(20)).total_center()
+
+
+def window_plan(width, cells=120, *, dense=False, monkeypatch=None, **options):
+    """Return the plan of all windows of an attribute, by a search with matrices if ``dense``."""
+    with monkeypatch.context() as patch:
+        patch.setattr(operators, "MIN_WIDE_CELLS", 100)
+        if dense:
+            patch.setattr(decomposition, "MAX_WINDOW_SHARE", 0.0)
+        workload = Workload(Schema([Attribute.of_size("a", cells)])).add("a", Width(width))
+        return plan(workload, Budget(pcost=1.0), "querysmasher", cache=False, **options)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("width", [7, 12, 30])
+def test_plan_equals_plan_with_matrices(width, centers, monkeypatch):
+    dense = window_plan(width, dense=True, monkeypatch=monkeypatch, centers=centers)
+    result = window_plan(width, monkeypatch=monkeypatch, centers=centers)
+    assert result.weighted_rmse == pytest.approx(dense.weighted_rmse, rel=3e-6)
+    assert result.certificate.gap < 1e-5
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    np.testing.assert_allclose(result.variances(0), dense.variances(0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("width", [7, 12])
+def test_noise_has_the_predicted_covariance(width, centers, monkeypatch):
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    result = window_plan(width, monkeypatch=monkeypatch, centers=centers)
+    block = result.blocks[("a",)]
+    ((_, strategy),) = block.factors
+    rows, pinv = np.asarray(strategy.rows), np.asarray(strategy.pinv)
+    assert rows.shape == (strategy.rank, 120)
+    assert np.all(np.sum(rows**2, axis=0) <= strategy.column_costs("gaussian") * (1.0 + 1e-14))
+    components = windows(120, width) @ basis(120)
+    variances = np.sum((components @ pinv) ** 2, axis=1)
+    expected = strategy.query_variances(result.workload.groups[0].parts[0])
+    np.testing.assert_allclose(variances, expected, rtol=1e-7)
+    # the estimates are unbiased: they are the components of the windows in the residual space
+    center = strategy.matrices.solution.space.pi
+    measured = windows(120, width) @ (np.eye(120) - np.outer(center, np.ones(120)))
+    np.testing.assert_allclose(components @ pinv @ rows, measured, atol=1e-10)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+def test_stored_plan_is_rebuilt_without_search(centers, monkeypatch):
+    result = window_plan(12, monkeypatch=monkeypatch, centers=centers)
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    loaded = load_plan(result.to_json())
+    assert loaded.weighted_rmse == result.weighted_rmse
+    first, second = (p.blocks[("a",)].factors[0][1] for p in (result, loaded))
+    np.testing.assert_array_equal(np.asarray(first.rows), np.asarray(second.rows))
+
+
+def test_windows_with_other_queries_use_matrices(monkeypatch):
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    schema = Schema([Attribute.of_size("a", 110), Attribute.of_size("b", 3)])
+    mixed = Workload(schema).add("a", Width(5)).add("a", Width(9)).add("a", "prefix")
+    product = Workload(schema).add(("a", "b"), {"a": Width(5), "b": "marginal"}).add("b")
+    for workload in (mixed, product):
+        for centers in ("uniform", "tuned"):
+            result = plan(workload, Budget(pcost=1.0), "querysmasher", centers=centers, cache=False)
+            assert result.certificate.gap < 1e-3
+
+
+def test_query_outside_the_windows_is_refused(monkeypatch):
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    result = window_plan(7, monkeypatch=monkeypatch)
+    ((_, strategy),) = result.blocks[("a",)].factors
+    assert strategy.leaves_span(np.eye(120)[2:6] @ basis(120)).all()
+    assert not strategy.leaves_span(windows(120, 7) @ basis(120)).any()
