@@ -285,13 +285,17 @@ def _refined(
     group_classes: dict[int, int],
     space_classes: dict[Space, int],
 ) -> tuple[dict[int, int], dict[Space, int]]:
-    """Split classes of groups and spaces until equal classes have equal neighbours.
+    """Split classes until all members of a class have neighbours of the same classes.
 
     Parameters
     ----------
     roles : the edges of the graph, see `_space_roles`.
     group_classes : index of a group -> class at the start.
     space_classes : residual space -> class at the start.
+
+    Returns
+    -------
+    The classes of groups and of spaces at the end, as mappings of the same form.
     """
     groups_of_space: dict[Space, list[tuple[int, int]]] = {space: [] for space in space_classes}
     for i, space_roles in roles.items():
@@ -317,11 +321,10 @@ def _refined(
             }
         )
         # a round that splits no class ends the refinement
-        stable = len(set(split_groups.values())) == len(set(group_classes.values())) and len(
-            set(split_spaces.values())
-        ) == len(set(space_classes.values()))
+        numbers_before = [len(set(c.values())) for c in (group_classes, space_classes)]
+        numbers_after = [len(set(c.values())) for c in (split_groups, split_spaces)]
         group_classes, space_classes = split_groups, split_spaces
-        if stable:
+        if numbers_after == numbers_before:
             return group_classes, space_classes
 
 

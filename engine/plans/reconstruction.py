@@ -120,8 +120,10 @@ class Answers(Protocol):
         ...
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; ``query_tensor`` has one axis per
-        attribute."""
+        """Return the answer to one query, in counts.
+
+        ``query_tensor`` has one axis per attribute.
+        """
         ...
 
 

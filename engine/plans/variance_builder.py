@@ -284,10 +284,11 @@ class VarianceBuilder:
     def _spaces_of(self, group: Group) -> _GroupSpaces:
         """Return the residual spaces of a group that no public table contains."""
         schema, ranks = self.schema, group.ranks(self.schema)
+        named_spaces = [(axes, group.named(axes)) for axes in group.spaces(schema)]
         spaces = [
-            (a, self._block_of_space.get(s))
-            for a in group.spaces(schema)
-            if not schema.is_exact(s := group.named(a))
+            (axes, self._block_of_space.get(space))
+            for axes, space in named_spaces
+            if not schema.is_exact(space)
         ]
         centers = tuple(map(digest, self.split.centers_of(group.attributes)))
         complements = self.split.complements_inside(group.named(ranks))
@@ -438,8 +439,8 @@ class VarianceBuilder:
         -------
         array of shape (2, queries of the first family, queries of the second family, ...).
         Entry 0 on the first axis has, for each product of queries, the variance of its component
-        in ``spaces`` at noise 1 of the block.  If there is no block, it has no meaning.  Entry 1 on
-        the first axis is 1 if this component is not measured, and 0 if it is measured.
+        in ``spaces`` at noise 1 of the block.  Without a block, this variance has no meaning.
+        Entry 1 on the first axis is 1 if this component is not measured, and 0 if it is measured.
         """
         parts = tuple(group.parts[p] for p in families)
         axes_of_parts = {a for part in parts for a in part.axes}
@@ -871,8 +872,8 @@ def variances_by_class(
         block_classes = []
         for chosen in subsets(columns):
             spaces = zip(*chosen, strict=True) if chosen else [()] * len(group_class.numbers)
-            found = map(blocks.class_of_key.get, spaces, itertools.repeat(-1))
-            block_classes.append(np.fromiter(found, np.int64, len(group_class.numbers)) + 1)
+            classes = map(blocks.class_of_key.get, spaces, itertools.repeat(-1))
+            block_classes.append(np.fromiter(classes, np.int64, len(group_class.numbers)) + 1)
         examples, class_of = unique_rows(
             np.column_stack([centers[group_class.places], *block_classes])
         )

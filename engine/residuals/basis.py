@@ -240,8 +240,7 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
 
 
 def _contract_later_axes(tensor: Array, matrices: Sequence[Array | None], first: int) -> Array:
-    """Multiply the axes after ``first`` by ``matrices``, one slab along axis ``first`` at a
-    time."""
+    """Multiply the axes after ``first`` by ``matrices``, in slabs along axis ``first``."""
     length = tensor.shape[first]
     step = max(1, SLAB_ENTRIES * length // tensor.size)
     product: Array | None = None

@@ -245,8 +245,8 @@ MIN_DEFERRED_CELLS = 100
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
-# forecasts do not multiply interval queries that have no closed form by the center if there are
-# more of them than this
+# forecasts do not multiply interval queries by the center if these have no closed form and there
+# are more of them than this
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10
@@ -356,8 +356,10 @@ class DeferredFactor(Factor):
 
     @property
     def interval_gram(self) -> IntervalGram | None:
-        """The Gram as weights of marginal, prefix, suffix and range queries; None for other
-        queries."""
+        """The Gram as weights of marginal, prefix, suffix and range queries.
+
+        None if the part has other queries.
+        """
         return interval_gram(self.part, self.weights)
 
     @property
@@ -649,8 +651,8 @@ class Registry:
     ----------
     split : centers and complements of the attributes.
     forecast : whether parts whose Grams take long to compute get a `PredictedFactor` and the total
-        square 1.  Residual Grams of interval queries are computed at the first access anyway, so
-        they are kept.
+        square 1.  Interval queries get no `PredictedFactor`, because their residual Grams are
+        computed only at the first access.
     """
 
     def __init__(self, split: Split, forecast: bool = False) -> None:
@@ -711,8 +713,9 @@ class Registry:
 
         The Gram is scale times the stored Gram with this index.  A Gram that counts as zero has
         index -1 and scale 0.  If ``inside`` is empty, the result is a number: the weighted sum of
-        the squared coefficients of the queries on the total.  In a forecast, a large part has 1 in
-        place of this number, and a `PredictedFactor` in place of the Gram, except for intervals.
+        the squared coefficients of the queries on the total.  In a forecast, this number is 1 for a
+        large part, and a `PredictedFactor` takes the place of the Gram of a large part that does
+        not consist of intervals.
         """
         if self.forecast and _is_large(part, weights):
             if not inside:
@@ -885,6 +888,7 @@ def _may_be_proportional(one: Factor, other: Factor) -> bool:
     """
     vectors = np.random.default_rng(0).standard_normal((one.dimension, 2))
     a, b = one.quadratic_forms(vectors), other.quadratic_forms(vectors)
+    # the ratios a[0] / a[1] and b[0] / b[1], compared without a division
     return bool(abs(a[0] * b[1] - a[1] * b[0]) <= PROPORTIONAL_TOLERANCE * a[0] * b[1])
 
 
@@ -1025,6 +1029,7 @@ def _decompose(
     classes = []
     for group_class in workload.group_classes:
         if not split.centers and not split.complements:
+            # all groups of the class have the same decomposition
             members = weights[group_class.numbers] > 0.0
             if members.any():
                 classes.append(
@@ -1033,11 +1038,11 @@ def _decompose(
             continue
         complements = [0] * len(group_class.numbers)
         if split.complements:
-            keys = [
+            complements_of_groups = [
                 split.complement(workload.groups[i].attributes)
                 for i in group_class.numbers.tolist()
             ]
-            complements = _class_numbers([c and c.key for c in keys]).tolist()
+            complements = _class_numbers([c and c.key for c in complements_of_groups]).tolist()
         # groups of a class share one decomposition only if their centers and complements are equal
         firsts, split_class = unique_rows(
             np.column_stack([center_classes[group_class.places], complements])
@@ -1275,8 +1280,10 @@ def _differing_factor(
 
 
 def _add_terms(a: MergedTerm, b: MergedTerm) -> MergedTerm | None:
-    """Return the sum of two terms that differ in one factor; None if the sum is no Kronecker
-    product."""
+    """Return the sum of two terms that differ in one factor.
+
+    The result is None if the sum is not a Kronecker product.
+    """
     k = _differing_factor(a[1], b[1])
     if k is None:
         return None

@@ -86,8 +86,10 @@ class AreaRows(EntryRows):
         return np.asarray(self._by_cell(inside - outside) + outside.sum())
 
     def column_products(self, cells: Index, other: int) -> Array:
-        """Return the inner products of the k columns ``cells`` with column ``other``, shape
-        (k,)."""
+        """Return the inner products of the k columns ``cells`` with column ``other``.
+
+        The result has shape (k,).
+        """
         # column ``other`` consists of the answers to a table with a single record, in this cell
         is_other = np.zeros(self.tree.cells)
         is_other[other] = 1.0

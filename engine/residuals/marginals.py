@@ -141,8 +141,7 @@ def marginal_strategy(cells: int) -> MarginalStrategy:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IdentityStrategy(Strategy):
-    """Strategy that measures every cell of one wide attribute; its identity matrices are
-    operators."""
+    """Strategy that measures every cell of one wide attribute, with operators as matrices."""
 
     rows: ScaledIdentity  # type: ignore[assignment]
     pinv: ScaledIdentity  # type: ignore[assignment]

@@ -94,13 +94,12 @@ class Strategy:
 
     @cached_property
     def column_norm(self) -> float:
-        """Largest Euclidean norm of a column of B: the L2 sensitivity of the answers to one
-        record."""
+        """Largest Euclidean norm of a column of B: the L2 sensitivity to one record."""
         return float(np.sqrt(np.max(np.einsum("rc,rc->c", self.rows, self.rows))))
 
     @cached_property
     def column_sum(self) -> float:
-        """Largest L1 norm of a column of B: the L1 sensitivity of the answers to one record."""
+        """Largest L1 norm of a column of B: the L1 sensitivity to one record."""
         return float(np.max(np.abs(self.rows).sum(axis=0)))
 
     def column_costs(self, law: str) -> Array:
@@ -227,8 +226,10 @@ class Strategy:
 
     @cached_property
     def span(self) -> Array:
-        """Orthonormal basis of the measured span, as columns, shape (residual coordinates,
-        rank)."""
+        """Orthonormal basis of the measured span, as columns.
+
+        Shape (residual coordinates, rank).
+        """
         if self.measured is not None:
             return self.measured.T
         # computed from pinv, because the span does not depend on the centers, but the rows do
@@ -256,8 +257,7 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return the orthogonal matrix Q that rotates ``directions`` to a canonical basis of their
-    span.
+    """Return the orthogonal matrix Q that rotates ``directions`` to a basis of their span.
 
     ``directions`` are orthonormal rows, shape (r, m); Q has shape (r, r).  Q @ directions depends
     on their span only: it is the Gram-Schmidt basis of the projections of fixed vectors to the

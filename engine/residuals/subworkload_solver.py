@@ -720,8 +720,10 @@ class SubworkloadSolver:
         return uncoupled, prefix
 
     def _factor_solution(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
-        """Return the solution for one residual Gram; equal Grams with equal centers are solved
-        once."""
+        """Return the solution for one residual Gram.
+
+        Equal Grams with equal centers are solved once.
+        """
         key = (factor, *map(digest, centers))
         if key not in self._solved:
             gram = self._matrix_free_gram(factor, centers)

@@ -310,8 +310,10 @@ class _Search:
         self.lowest, self.done = math.inf, 0
 
     def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
-        """Return the objective S and its derivatives; store the centers if S is the smallest so
-        far."""
+        """Return the objective S and its derivatives.
+
+        The centers with the smallest S so far are stored.
+        """
         S, by_role = self.problem.evaluate(centers)
         if self.lowest > S:
             self.lowest, self.best = S, centers
