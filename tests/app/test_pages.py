@@ -53,7 +53,7 @@ def test_step_schema_is_open_while_an_edit_is_invalid(monkeypatch: pytest.Monkey
     assert page_layout.completed_steps(tables) == {"Workload"}
     state[page_layout.REJECTED_EDIT] = history.version() + 1, []  # discarded by undo
     assert page_layout.completed_steps(tables) == {"Schema", "Workload"}
-    state[page_layout.RELEASED] = tables
+    state[page_layout.RELEASED] = tables.key
     assert "Release" in page_layout.completed_steps(tables)
 
 

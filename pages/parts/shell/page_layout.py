@@ -48,8 +48,9 @@ DONE = "✅"  # icon of a completed step in the navigation
 PLAN_IN_LESSON = "plan_in_lesson"
 # session state key, after an invalid edit of the schema: version of the request, rows of the grid
 REJECTED_EDIT = "schema_rejected"
-RELEASED = "released_request"  # session state key: the last request that this session released
-PREVIEWED = "previewed"  # session state key: the last request whose errors Preview has shown
+# session state keys: `RequestState.key` of the last request that was released, and of the last one
+# whose errors Preview has shown
+RELEASED, PREVIEWED = "released_request", "previewed_request"
 # True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
 
@@ -102,9 +103,10 @@ def completed_steps(request: history.RequestState) -> frozenset[str]:
     steps = {
         "Schema": workload is not None and rejected_version != history.version(),
         "Workload": workload is not None and bool(workload.groups),
-        "Preview": st.session_state.get(PREVIEWED) is request,
-        "Release": st.session_state.get(RELEASED) is request,
     }
+    for title, name in (("Preview", PREVIEWED), ("Release", RELEASED)):
+        key = st.session_state.get(name)
+        steps[title] = steps["Workload"] and bool(key) and key == request.key
     return frozenset(title for title, is_done in steps.items() if is_done)
 
 
@@ -190,12 +192,12 @@ def header(info: PageInfo, lead: str, tutorial: str = "") -> history.RequestStat
 
 def mark_previewed(request: history.RequestState) -> None:
     """Mark the step Preview as completed for this request."""
-    st.session_state[PREVIEWED] = request
+    st.session_state[PREVIEWED] = request.key
 
 
 def mark_released() -> None:
     """Mark the step Release as completed for the current request."""
-    st.session_state[RELEASED] = history.current()
+    st.session_state[RELEASED] = history.current().key
 
 
 def footer(

@@ -48,6 +48,8 @@ SESSION_TEXTS = (
     "coarse_kind",
     "coarse_chain",
     "coarse_level_attribute",
+    "previewed_request",
+    "released_request",
     REPORT_TOKEN,
 )
 # Keys of the session state whose values are numbers.

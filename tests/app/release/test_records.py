@@ -57,7 +57,7 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     )
     wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
     assert any(
-        "save the file as UTF-8, or give its encoding" in e.value.replace("\\", "")
+        "save the file as UTF-8 (spreadsheets offer" in e.value.replace("\\", "")
         for e in session.app.error
     )
     open_confirmation(session.set(records_encoding="cp1250"), "cities")
