@@ -89,6 +89,10 @@ MARGINALS_MAX_ITERATIONS = 3000
 # Marginals with less than this share of the largest budget of a marginal are not measured, unless
 # leaving them out would increase the error.
 MIN_SHARE = 1e-9
+NO_WEIGHTED_QUERY = (
+    "No query of positive weight has a coefficient other than 0. Give at least one group with such"
+    " a query a weight above 0."
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -377,10 +381,7 @@ def marginal_strategy(
         raise PlanError(f"noise is {noise!r}. Choose 'gaussian' or 'laplace'.")
     by_space = {s: t for s, t in residual_traces(workload).items() if t > 0}
     if not by_space:
-        raise PlanError(
-            "No query of positive weight has a coefficient other than 0. Give at least one group"
-            " with such a query a weight above 0."
-        )
+        raise PlanError(NO_WEIGHTED_QUERY)
     lattice = lattice_of(workload, list(by_space))
     sorted_space = {workload.schema.ranked(s): t for s, t in by_space.items()}
     traces = np.array([sorted_space.get(s, 0.0) for s in lattice.sets])
@@ -892,7 +893,7 @@ def best_of(
             f" {', '.join(OPERATORS)}."
         )
     if not weighted_groups(workload):
-        raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
+        raise PlanError(NO_WEIGHTED_QUERY)
     builder = GramBuilder(workload, max_cells)
     solver = KroneckerSolver(
         noise, restarts=restarts, seed=seed, gap=gap, deadline=deadline, tell=tell

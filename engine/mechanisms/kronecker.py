@@ -277,10 +277,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return query families whose Gram matrices have the Gram matrix of the group as product.
+    """Return query families of a group.  Its Gram matrix is the product of their Gram matrices.
 
-    If queries have separate weights, their Gram matrix is not a product over attributes.  All parts
-    are then joined into one.
+    If queries have separate weights, the Gram matrix of the group is not a Kronecker product over
+    its parts.  All parts are then joined into one.
     """
     return (
         (joint_part(group),)

@@ -270,7 +270,7 @@ def linear_variances(
 def _column_pairs(
     tables: Sequence[WeightedColumns],
 ) -> Iterator[tuple[WeightedColumns, WeightedColumns]]:
-    """Combine several tables to two, a left and a right table, in pieces of bounded size.
+    """Combine several tables into two, a left and a right table, in pieces of bounded size.
 
     Each choice of one column from each table has one elementwise product.  This product is that of
     one left and one right column in exactly one of the yielded pieces.

@@ -109,8 +109,9 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
 
     Returns
     -------
-    rows : one row per marginal cell, shape (marginal cells, cells).  It is the 0/1 row that sums
-        the cells of the marginal cell, minus its orthogonal projection on the rows of the strategy.
+    rows : one row per marginal cell, shape (marginal cells, cells).  A row is the 0/1 row that sums
+        the cells of the marginal cell, minus the projection of this 0/1 row on the span of the
+        strategy rows.
 
     Notes
     -----

@@ -579,7 +579,7 @@ def too_slow(sizes: Sequence[int]) -> bool:
 def _has_matrix_free_form(part: Part) -> bool:
     """Return whether a part has only interval queries or areas of levels on a wide attribute.
 
-    Intervals of one width count only if the attribute has no other queries.
+    The result is False for windows (intervals of one width), see `CenterProblem.window_roles`.
     """
     return is_wide_areas(part) or wide_interval_gram(part) is not None
 
@@ -884,7 +884,7 @@ class CenterProblem:
         return True
 
     def _is_matrix_free_role(self, role: Role) -> bool:
-        """Return whether the role is a wide attribute with interval queries and areas only."""
+        """Return whether no query on the attributes of a role needs a matrix."""
         return is_wide(self.sizes[role]) and role not in self._matrix_roles
 
     @property
@@ -899,8 +899,8 @@ class CenterProblem:
 
         The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
         avoided if the part is on a wide attribute and all queries of the workload on this attribute
-        are intervals or areas of levels.  They are also avoided for the marginal of a wide
-        attribute that keeps the uniform center.
+        are intervals or areas of levels, or all are windows of one width.  They are also avoided
+        for the marginal of a wide attribute that keeps the uniform center.
         """
         role = projection.roles[0]
         if role in self.window_roles:
