@@ -47,7 +47,6 @@ from engine.mechanisms.minimax import (
 from engine.mechanisms.reweighting import (
     GRID_TOLERANCE,
     MAX_FULL_DOMAIN_QUERIES,
-    SEPARATE_SOLVE_FACTOR,
     Candidate,
     SolveResult,
     TradeoffSearch,
@@ -60,6 +59,7 @@ from engine.mechanisms.reweighting import (
 )
 from engine.plans import Block, Plan
 from engine.plans.blocks import MAX_JOINT, MIN_JOINT_SAVING, calibrate, joint_share, strategies_of
+from engine.plans.group_variance import connected_components
 from engine.plans.objectives import Emphasis
 from engine.plans.replace_one import row_pcosts
 from engine.plans.solver_state import SolverState, Tradeoff
@@ -69,7 +69,7 @@ from engine.residuals import Axes, Space, Split, Strategy
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.dual_solver import Watch
-from engine.residuals.strategy_search import Cost, full_rank_cost
+from engine.residuals.strategy_search import Cost
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.residuals.tuning.unions import unite
 from engine.workload import Workload
@@ -143,17 +143,24 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 # For forecasts: time of a step of the search for query weights, in seconds per distinct residual
 # space, in addition to strategy searches.
 STEP_SECONDS_PER_SPACE = 1e-3
-# For forecasts: relative RMSE gap of the strategy searches in these steps.
-STEP_GAP = 1e-6
+# For forecasts: time of a step in seconds per entry of the tables of variances.
+SECONDS_PER_TABLE_ENTRY = 1e-6
+# For forecasts: time of a strategy search in a later step, relative to its time in the first step.
+# Query weights leave a Gram of full rank fewer symmetries.  A Gram of low rank needs few steps from
+# the last weights.
+FULL_RANK_STEP_RATIO, LOW_RANK_STEP_RATIO = 3.0, 0.2
 # For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
 # weight each, so that every space has a Gram of its own.
-SEPARATE_SPACE_SECONDS = 2.5e-3
+SEPARATE_SPACE_SECONDS = 3e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # For forecasts: typical number of steps of `TradeoffSearch` for the objective "max", for the
 # objective "lp", and for any objective if all queries of every group are equivalent.
-TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 32, 10, 4
+TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 28, 10, 4
+# For forecasts: typical number of steps for the objective "max" if the tables of variances have more
+# than `MANY_ENTRIES` entries.  Steps then gain little soon.
+STEPS_OF_MANY_ENTRIES, MANY_ENTRIES = 14, 2e5
 # If later strategies need all the time that is left, a search may still take this share of the time
 # left, or twice its expected time if that is less.
 MIN_SEARCH_SHARE = 0.1
@@ -348,18 +355,23 @@ class ResidualMechanism(Mechanism):
             first_costs = [solver.forecast([sub])[0] for sub in subs]
             # Later steps start from the last solution.  Only two kinds of spaces take time again:
             # mixed subworkloads and, for the objective "max", single attributes.
-            step_seconds = SEPARATE_SOLVE_FACTOR * math.fsum(
-                asymmetric_seconds(sub, cost) if has_query_weights else cost.seconds
+            step_seconds = math.fsum(
+                _step_ratio(sub, parts) * cost.seconds
                 for sub, cost in zip(subs, first_costs, strict=True)
                 if sub.mixed or (math.isinf(goal.power) and len(sub.sizes) == 1)
             )
+            entries = table_entries(workload, parts)
+            step_seconds += SECONDS_PER_TABLE_ENTRY * entries
+            if math.isinf(goal.power) and entries > MANY_ENTRIES:
+                steps = STEPS_OF_MANY_ENTRIES
         step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
         if steps > SYMMETRIC_STEPS and has_query_weights and not minimax_seconds:
             # Weights per query make the Grams of equivalent attributes different, and later also
             # those of all other equivalent spaces.  The search may end before.
             singles = sum(len(space) == 1 for space in parts.spaces)
             distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
-            step_seconds += SEPARATE_SPACE_SECONDS * math.sqrt(distinct * len(parts.spaces))
+            if distinct < len(parts.spaces):
+                step_seconds += SEPARATE_SPACE_SECONDS * math.sqrt(distinct * len(parts.spaces))
         first_seconds = math.fsum(cost.seconds for cost in first_costs)
         search_seconds = first_seconds + steps * step_seconds
         return 0.05 + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
@@ -868,15 +880,37 @@ class ResidualMechanism(Mechanism):
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
-def asymmetric_seconds(sub: Subworkload, cost: Cost) -> float:
-    """Return the expected time of a search if query weights leave the Gram no symmetries.
+def _step_ratio(sub: Subworkload, parts: Decomposition) -> float:
+    """Return the expected time of a later search for a subworkload, relative to the first search."""
+    if not sub.mixed:
+        return 1.0
+    rank = sum(math.prod(parts.factors[k].rank for _, k in term.factors) for term in sub.terms)
+    return FULL_RANK_STEP_RATIO if rank >= sub.dimension else LOW_RANK_STEP_RATIO
 
-    ``cost`` is the forecast with the symmetries of equal weights.
+
+def table_entries(workload: Workload, parts: Decomposition) -> float:
+    """Return the expected number of entries of the tables of variances in a step of the search.
+
+    There is one entry per residual space of a group and per query of a table.  The queries of a
+    table combine the parts whose attributes are coupled by a strategy on several attributes.  Equal
+    groups are counted once.
     """
-    if len(sub.sizes) == 1 or cost.alternates:
-        return cost.seconds
-    centers = [np.zeros(n) for n in sub.sizes]  # a tuned center has no symmetries
-    return max(cost.seconds, full_rank_cost(sub.sizes, [], STEP_GAP, None, centers).seconds)
+    entries = 0.0
+    for group_class in workload.group_classes:
+        group = workload.groups[group_class.numbers[0]]
+        part_of_axis = {axis: p for p, part in enumerate(group.parts) for axis in part.axes}
+        coupled = [
+            tuple(sorted({part_of_axis[axis] for axis in axes}))
+            for axes in group.spaces(workload.schema)
+            if (space := group.named(axes)) in parts.spaces and parts.of(space).mixed
+        ]
+        counts = [part.count for part in group.parts]
+        sets = [tuple(range(len(counts)))]
+        if group.query_weights is None:
+            sets = connected_components(len(counts), coupled)
+        queries = math.fsum(float(math.prod(counts[p] for p in indices)) for indices in sets)
+        entries += 2.0 ** len(group.attributes) * queries
+    return entries
 
 
 def _check_spaces(workload: Workload, parts: Decomposition) -> None:

@@ -542,9 +542,6 @@ def log_gains(target: Array, current: Array) -> Array:
 # Largest number of steps of a search for query weights.  Each step solves the weighted sum of
 # variances once.
 MAX_SOLVES = 40
-# For forecasts: the weighted sum takes this many times as long if equal residual spaces have
-# different query weights.
-SEPARATE_SOLVE_FACTOR = 2.0
 # The search stops when the standard error exceeds its lower bound by at most this share.
 STOP_GAP = 1e-5
 # Relative gaps of the objective at which the optimization of budget shares ends: in the first

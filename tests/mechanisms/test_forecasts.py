@@ -10,6 +10,7 @@ import pytest
 
 from engine.mechanisms import forecast
 from engine.mechanisms.minimax import is_symmetric_part
+from engine.mechanisms.residual_base import TYPICAL_STEPS, table_entries
 from engine.residuals import Factor, Options, decomposition, dual_solver
 from engine.residuals.basis import Lift
 from engine.residuals.decomposition import PredictedFactor, SpaceMapping, decompose
@@ -22,6 +23,7 @@ from engine.workload.families import (
     Intervals,
     Marginal,
     Prefix,
+    Random,
     Range,
     Total,
     Width,
@@ -52,6 +54,21 @@ def test_forecast_many_groups_neither_compares_nor_names(
     monkeypatch.setattr(workload, "group_classes", lambda *_: pytest.fail("groups were compared"))
     monkeypatch.setattr(SpaceMapping, "as_dict", property(lambda _: pytest.fail("names were made")))
     assert forecast(built, **options).seconds > 0.0
+
+
+def test_forecast_max_few_queries_takes_as_many_searches_as_steps() -> None:
+    """Query weights leave the Gram of 30 queries no symmetries, but its rank stays 30."""
+    few = Workload(shapes.numeric(40, 30)).add(("a", "b"), Random(seed=1, count=30))
+    few = few.add("a", "prefix")
+    assert forecast(few, objective="max").seconds < TYPICAL_STEPS * forecast(few).seconds
+
+
+def test_table_entries_multiplies_coupled_parts_only() -> None:
+    product = Workload(shapes.numeric(6, 5)).add(("a", "b"), "prefix")
+    coupled = product.add(("a", "b"), "affine")
+    assert table_entries(product, decompose(product)) == 2**2 * (6 + 5)
+    affine = coupled.groups[1].count
+    assert table_entries(coupled, decompose(coupled)) == 2**2 * (6 * 5 + affine)
 
 
 @pytest.mark.parametrize("sizes", [(60, 45), (50, 50), (90, 7)])
