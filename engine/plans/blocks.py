@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 # The ratio noise / grid is 2^30 to 2^31, or smaller if answers would otherwise not fit 64 bits.
 GRID_BITS = 30
+# Largest number of bits of the noise scale in grid steps: noise of 2^22 times this scale fits in
+# int64.
+MOST_NOISE_BITS = 36
 # Largest relative error of one operation on doubles.
 UNIT_ROUNDOFF = 2.0**-53
 # Computed privacy costs are multiplied by this factor, which exceeds the floating-point error of
@@ -555,7 +558,7 @@ def calibrate(
     Raises
     ------
     PlanError : if a noise is not between 1e-100 and 1e100 counts, or if rounding to the grid costs
-        so much that raising the noises does not meet the budget.
+        so much that no noise of at most 2^`MOST_NOISE_BITS` grid steps meets the budget.
     """
     for space, noise in noises.items():
         # The square of the noise and the inverse of the square must be finite.
@@ -593,6 +596,10 @@ def calibrate(
             math.ceil(noise * noise_factor / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
             for (_, noise), grid in zip(classes, grids, strict=True)
         ]
+        # no larger noise can be drawn
+        scales = [n / STD_PER_SCALE[law] / g for n, g in zip(raised, grids, strict=True)]
+        if max(scales) >= 2.0**MOST_NOISE_BITS:
+            break
         prototypes = [
             Block(attributes=(), factors=factors, noise=noise, grid=grid, law=law)
             for (factors, _), noise, grid in zip(classes, raised, grids, strict=True)
@@ -608,9 +615,9 @@ def calibrate(
             return blocks
         noise_factor *= math.sqrt(cost / budget) * (1.0 + grid_ratio)
     raise PlanError(
-        f"The privacy cost of the plan is {cost}, but the budget is {budget}: rounding to the grid"
-        " costs too much for this number of records and queries. Lower max_records, or remove"
-        " queries."
+        f"No plan meets the budget of pcost {budget}, because rounding its answers to the grid of"
+        " the noise costs too much for this budget and number of records. Give a larger budget, a"
+        " smaller max_records or fewer queries."
     )
 
 
