@@ -66,8 +66,8 @@ def test_compare_exports_views_and_mechanism_choice_work(visit: Visit, tmp_path:
         "By query": "Smallest 95% quantile",
         "Two mechanisms": "Tables where A is less accurate",
         "Other budgets": "Four times the privacy cost (pcost) halves every error",
-        "Strategies": "Strategy on",
-        "Gram matrix": "Gram matrix of the strategy",
+        "Strategies": "One row is one noisy number",
+        "Gram matrix": "The diagonal entry of a cell",
         "Plans": "First plan",
         "Published results": "All rows",
     }.items():

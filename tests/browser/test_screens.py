@@ -102,7 +102,7 @@ def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25
     open_at(visit, "compare", WIDTH)
     visit.choose("Strategies")
-    visit.expect_text("Strategy on")
+    visit.expect_text("One row is one noisy number")
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
 
 
