@@ -37,11 +37,11 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 
     Parameters
     ----------
-    chosen : numbers of the groups to include; by default all groups.
+    chosen : indices of the groups to include; by default all groups.
 
     Returns
     -------
-    DataFrame with one row per group: group (its number), attributes and family as text, queries
+    DataFrame with one row per group: group (its index), attributes and family as text, queries
     (their number), cells (number of cells of the marginal on its attributes) and weight.
     """
     import pandas as pd
@@ -399,8 +399,8 @@ def add_truth(
     Parameters
     ----------
     answers : one row per query, for consecutive queries of a group.
-    group : number of the group.
-    start : number of the first of these queries within the group.
+    group : index of the group in the workload.
+    start : index of the first of these queries within the group.
     records : records as for `measure`.
     """
     queries = plan.workload.groups[group]

@@ -297,7 +297,7 @@ def _computed_results(
 
     keys = {job.label: request.key(job) for job in jobs_to_run}
     calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
-    # Planning stops by itself at the time limit.  A worker that does not is ended 15 s later.
+    # Planning stops by itself at the time limit.  A worker that does not stop is ended 15 s later.
     results = run_in_workers(
         calls,
         at_once=n_workers,

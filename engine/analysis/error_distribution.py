@@ -160,7 +160,7 @@ def _coverage(z_scores: Array, law: str) -> Coverage:
 def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
     """Choose at most ``queries`` queries, evenly spaced over the groups and within every group.
 
-    Returns one list per group with the numbers of its chosen queries.  If there are more groups
+    Returns one list per group with the indices of its chosen queries.  If there are more groups
     than ``queries``, some lists are empty.
     """
     groups = plan.workload.groups
@@ -389,7 +389,7 @@ def chosen_queries(
     Returns
     -------
     One array per query family of the group (`Group.parts`), each of shape (chosen queries,).  A
-    query of the group is a product of one query per family; the array of a family has the number of
+    query of the group is a product of one query per family; the array of a family has the index of
     its query within the family.  The result is None if all queries of the group are chosen.
     """
     group_queries = workload.groups[group]
@@ -410,7 +410,7 @@ def variances_of(plan: Plan, group: int, sample: Sequence[npt.NDArray[np.int64]]
 
 
 def number_in_group(group: Group, sample: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
-    """Return the number within its group of the query at position ``at`` of a sample.
+    """Return the index within its group of the query at position ``at`` of a sample.
 
     ``sample`` is the result of `chosen_queries`; None stands for all queries of the group.
     """

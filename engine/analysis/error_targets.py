@@ -484,7 +484,7 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
 
 
 MAX_UNUSED_SHARE = 0.01  # `fit_targets` stops if it leaves at most this share of the budget
-MAX_TARGET_FACTOR = 1e4  # groups with a target so much larger do not constrain the plan
+MAX_TARGET_FACTOR = 1e4  # targets multiplied by this factor do not constrain the plan
 MAX_TARGET_STEPS = 20
 TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # `fit_targets` sets or removes them
 
@@ -598,7 +598,7 @@ def errors_against_targets(
 
     Parameters
     ----------
-    rows : maps the name of each set to the numbers of its groups.
+    rows : maps the name of each set to the indices of its groups.
     targets : one per group of the plan, in counts, shape (groups,).
 
     Returns

@@ -56,7 +56,7 @@ class Losses:
 
     Attributes
     ----------
-    groups : one row per group, the largest ratio first.  Columns: group (its number), attributes
+    groups : one row per group, the largest ratio first.  Columns: group (its index), attributes
         and family as text, queries (their number), worse and better (shares of its queries with a
         ratio above and below 1), worst ratio (the largest), worst query (its text).
     worse, better : shares of all queries with a ratio above and below 1.
@@ -156,7 +156,7 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
     worse, better : shares of the queries with a larger and with a smaller standard error under the
         first plan than under the second.
     worst : largest ratio of standard errors, first plan divided by second plan.
-    number : number within the group of a query with this ratio.
+    number : index within the group of a query with this ratio.
     """
     queries, sample = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, sample)
@@ -197,8 +197,8 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     """Return a sentence about the errors of a plan with tuned centers and one with uniform centers.
 
     The sentence states the decrease of the total error and, if the error of some groups increases,
-    their number and the largest increase.  A shorter sentence states that no error differs
-    noticeably.  The text is empty if the centers of the first plan are not tuned, or its objective is
+    their number and the largest increase.  If no error differs noticeably, the sentence states only
+    this.  The text is empty if the centers of the first plan are not tuned, or its objective is
     not the sum of the variances.
 
     Parameters

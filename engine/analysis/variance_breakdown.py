@@ -33,8 +33,8 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
 
     Parameters
     ----------
-    group : number of the group in the workload.
-    query : number of the query in the group; by default the mean over all queries of the group.
+    group : index of the group in the workload.
+    query : index of the query in the group; by default the mean over all queries of the group.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def errors_by_group(plan: Plan) -> pd.DataFrame:
 
 @cached_on_value
 def worst_query(plan: Plan, group: int) -> int | None:
-    """Return the number of the query with the largest variance in a group.
+    """Return the index of the query with the largest variance in a group.
 
     None is returned for a group of more than `MAX_QUERIES_SEARCHED` queries.
     """
@@ -111,10 +111,10 @@ def worst_query(plan: Plan, group: int) -> int | None:
 
 
 def least_accurate_queries(plan: Plan, group: int) -> list[int]:
-    """Return numbers of queries, one per query family, whose product is the least accurate query.
+    """Return indices of queries, one per query family, whose product is the least accurate query.
 
-    If the product with the first query of a family is equally inaccurate, the number for this
-    family is 0.  All numbers are 0 if the group has too many queries to search; see `worst_query`.
+    If the product with the first query of a family is equally inaccurate, the index for this
+    family is 0.  All indices are 0 if the group has too many queries to search; see `worst_query`.
     """
     counts = tuple(part.count for part in plan.workload.groups[group].parts)
     worst = worst_query(plan, group)
@@ -174,7 +174,7 @@ def _variance(variance: GroupVariance, query: int | None) -> float:
 def group_table(plan: Plan) -> pd.DataFrame:
     """Return a table of the groups of a plan for display.
 
-    Columns: group (its number), attributes and family as text, queries (their number), RMSE and
+    Columns: group (its index), attributes and family as text, queries (their number), RMSE and
     largest standard error in counts, weight.
     """
     errors = errors_by_group(plan)
@@ -214,7 +214,7 @@ def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
     """Return a table of the ``count`` groups with the largest RMSE, the largest first.
 
     Columns: attributes (the name of the group, as from `table_names`) and typical error (the RMSE,
-    in counts).  The index has the numbers of the groups.
+    in counts).  The index of the DataFrame has the indices of the groups in the workload.
     """
     import pandas as pd
 

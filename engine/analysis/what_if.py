@@ -67,10 +67,10 @@ class ChangedRequest:
     Attributes
     ----------
     request : request after the change.
-    group : number of this group in the changed request; None if the change removed the group.
+    group : index of this group in the changed request; None if the change removed the group.
     text : sentence that describes the change.
-    retained : numbers of the groups before the change that the changed request has, in its order;
-        None if it has all of them.
+    retained : if one of `CHANGES` removed groups, the index before the change of every group of the
+        changed request; otherwise None.
     """
 
     request: Request
@@ -80,7 +80,7 @@ class ChangedRequest:
 
     @property
     def numbers(self) -> list[int]:
-        """For each group of the changed request, its number before the change."""
+        """Index before the change of every group; for the changes in `CHANGES`."""
         groups = self.request.workload.groups
         return list(range(len(groups)) if self.retained is None else self.retained)
 
@@ -94,7 +94,7 @@ class Change:
     name : identifier.
     label : function from the request to the text of the button.
     apply : function that applies the change, called as ``apply(request, group, attribute)`` with
-        the number of the group.  Only `merge_bins` uses the attribute.  ``apply`` raises
+        the index of the group.  Only `merge_bins` uses the attribute.  ``apply`` raises
         NotApplicable or WorkloadError if the change is not possible.
     """
 
@@ -396,7 +396,7 @@ def error_table(
     Parameters
     ----------
     before, after : plans before and after the change.
-    group : number of the group before the change.
+    group : index of the group before the change.
     changed_request : the change.
 
     Returns
@@ -430,7 +430,7 @@ def error_table(
 
 
 def most_increased(before: Plan, after: Plan, changed_request: ChangedRequest) -> int | None:
-    """Return the number, after a change, of the other group whose RMSE rises by the largest factor.
+    """Return the index, after a change, of the other group whose RMSE rises by the largest factor.
 
     None is returned if no RMSE rises by more than `SMALLEST_CHANGE`.
     """
@@ -530,7 +530,7 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
 
 
 def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return the numbers of the groups to remove so that planning is within limits.
+    """Return the indices of the groups to remove so that planning is within limits.
 
     At most five groups are returned, even if planning exceeds the limits without these groups.
     Groups with a joint family are removed before product groups on the same attributes, because the

@@ -146,8 +146,9 @@ class _Gaps:
 
     Attributes
     ----------
-    drawn : labels of the mechanisms that are drawn, best first.  Equally accurate mechanisms are in
-        the same tuple: by RMSE for every table, or by the largest error of all queries.
+    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms are in the same tuple if
+        they have the same RMSE for every table or, if the criterion is the largest error, the same
+        largest error.
     omitted : labels of the mechanisms whose errors are too large to be drawn.
     gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
     errors : maps the label of a mechanism to its error, in counts.
@@ -288,7 +289,7 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
     has_bound = relative.reference == BOUND
-    # Without a bound, the texts of typical errors say that no bound is known.
+    # If the typical errors have no bound, `gap_words` returns for NaN that no bound is known.
     gap_texts = {
         label: gap_words(
             math.nan if criterion == "rmse" and not has_bound else gap, relative.reference

@@ -542,7 +542,7 @@ def _distinct(texts: list[str]) -> list[str]:
 
 
 def _thinning_note(**axes: tuple[int, npt.NDArray[np.int64]]) -> str:
-    """Return a sentence that says which rows and cells of a matrix are drawn.
+    """Return a sentence about which rows and cells of a matrix are drawn.
 
     A keyword is the name of an axis, in the plural.  Its value is the number of rows or cells, and
     the indices of those that are drawn.  The sentence is empty if all are drawn.

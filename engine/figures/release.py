@@ -161,7 +161,7 @@ MIN_MEASURED_SHARE = 0.5
 class _Series:
     """Answers and their intervals from ``low`` to ``high``, in counts, each of shape (queries,).
 
-    ``is_open`` says for every answer whether its marker is drawn as an outline; if it is None, all
+    ``is_open`` is a mask of the answers whose markers are drawn as outlines; if it is None, all
     markers are filled.
     """
 

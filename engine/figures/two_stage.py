@@ -380,7 +380,7 @@ def _deciders(
     rules: Sequence[NestedPlanRule | None],
     verdicts: Sequence[Decision],
 ) -> list[str]:
-    """Return sentences that say why the rule decided as it did, and whether a person overruled it.
+    """Return sentences with the reasons for the decisions, and whether a person overruled the rule.
 
     ``verdicts`` has one entry per rule that is not None, or is empty; the sentences then do not
     state reasons.

@@ -205,8 +205,8 @@ def transaction(
 def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> Row:
     """Append one row to the table and return it.
 
-    If the clock reads earlier than the time of the last row, a row of kind "clock" that says so is
-    appended first.
+    If the clock of this machine is before the time of the last row, a row of kind "clock" with a
+    note about this is appended first.
 
     Parameters
     ----------

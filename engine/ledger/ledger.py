@@ -879,8 +879,8 @@ class Ledger:
 
         Notes
         -----
-        Guarantee: the result is either complete, on the disk and with its SHA-256 in the ledger, or
-        absent. After an error the call can be repeated with the same receipt.
+        Guarantee: if the ledger has a row for the result, the complete file is on the disk, and the
+        row has its SHA-256. After an error the call can be repeated with the same receipt.
         """
         key = receipt.key
         if not receipt.fresh:
@@ -933,7 +933,7 @@ class Ledger:
         ResultLost
             The budget was spent, but no result was saved, or its file is missing or was changed.
         LedgerError
-            The key was never spent, or no result was saved and the noise journal of the release
+            The key was never spent. Or no result was saved, and the noise journal of the release
             cannot be opened.
         """
         key = normalize_line("key", key, most=MAX_KEY_CHARS)

@@ -496,7 +496,7 @@ class _CsvFile:
         The last byte of the block is checked together with the next block, because the check of a
         quote needs the bytes on both sides.
         """
-        # the first byte of the file is checked as if a line end preceded it
+        # a quote at the start of the file is checked like a quote after a line end
         new_bytes = block if self.tail else block.removeprefix(codecs.BOM_UTF8)
         text = (self.tail or b"\n") + new_bytes
         data = np.frombuffer(text, np.uint8)

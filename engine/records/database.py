@@ -1214,8 +1214,8 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
     """
     import ibis
 
-    # A row stands for one record, or for as many records as its count column says. A negative
-    # number in the count column is the code of an invalid count.
+    # Without a count column a row is one record; otherwise the count column has the number of
+    # records. A negative number in the count column is the code of an invalid count.
     one = ibis.literal(1, "int64")
     records = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight])
     good = table[_GOOD]

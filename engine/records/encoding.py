@@ -22,7 +22,7 @@ For an attribute of dates, a value is in the domain if it is a date or time, a t
 the year 2024. A time with a time zone belongs to its day in UTC.
 
 Values are never rounded or wrapped around. A value outside the domain is assigned to a cell only if
-an option of the attribute says so: `clip`, `other` or `missing`.
+an option of the attribute allows this: `clip`, `other` or `missing`.
 
 `Clock` converts the numbers that Stata, SPSS and SAS store for dates. `Hints` collects possible
 reasons why values do not fit the schema, as sentences for the curator that contain no values.

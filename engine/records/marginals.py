@@ -10,7 +10,7 @@ table; only the other tables are counted from the records. Parts of the records 
 separately and added with +. Ibis tables and DataFrames of Spark and Dask are counted where they are
 stored, if possible (modules `database` and `dask`).
 
-Aggregated data have a count column, which says how many records a row stands for. If each row of
+Aggregated data have a count column with the number of records that a row stands for. If each row of
 aggregated data were counted once, the counts would be wrong, and no error would reveal it.
 Therefore, if no count column is given, every numeric column must have a role: it is an attribute of
 the schema, the person column, or ignored. If a numeric column has no role, an error is raised.
@@ -308,7 +308,7 @@ def count_marginals(
     count_column : for aggregated data, column with the number of records that a row stands for. The
         numbers of rows in the result are then numbers of records, and a row with an invalid number
         counts as one refused record. The column must not be an attribute of the schema. It must not
-        contain sampling weights either: a person would be counted as often as the weight says.
+        contain sampling weights either: a person would be counted weight times.
     ignore : numeric columns that are neither attributes of the schema nor the count column.
     progress : function that receives a fraction up to 1 and a text. It may raise an exception to
         stop the count.

@@ -188,7 +188,7 @@ def _fit_batches(
             )
             row_counts.update({-code: int(n) for code, n in enumerate(rows_by_code) if n})
             unknown_values.update(_count_selected(column, codes < MISSING))
-            # to limit the memory, the least frequent values are forgotten
+            # to limit the memory, the counts of the least frequent values are deleted
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
                 values[i] = Counter(dict(unknown_values.most_common(MAX_UNKNOWN_VALUES // 2)))
         read += batch.rows
@@ -376,8 +376,8 @@ class Intake:
     def describe_dropped(self, *, before_release: bool = False) -> str:
         """Return the number and share of the rows that do not fit the schema, as one sentence.
 
-        The sentence says that a release will drop these rows if ``before_release`` is true, and
-        that they were dropped otherwise.
+        If ``before_release`` is true, the sentence states that a release will drop these rows, and
+        otherwise that these rows were dropped.
 
         >>> Intake(rows_in=200, counted=188, refused=12, reasons={}).describe_dropped()
         '12 of 200 rows (6.0%) were dropped.'
@@ -473,7 +473,7 @@ def check_repeat(
 
     Parameters
     ----------
-    remedy : sentence of the error that says what to do.
+    remedy : last sentence of the error message: what to do.
     """
     # The second stage of a two-stage release stores its digest with a prefix and a colon if its
     # records are not those of the first stage.

@@ -123,7 +123,7 @@ def measure(
     memory_limit : bytes that the exact tables may use.
 
     Guarantee: the complete procedure, even if it stops early, is ``plan.pcost / 2``-zCDP for the
-    rows of one person, who is added, removed or replaced as ``plan.budget`` says.  The noise is
+    rows of one person under the neighbouring relation of ``plan.budget``.  The noise is
     discrete and exact, and the cost includes the rounding of floating-point numbers.  Budget is
     spent before noise is drawn.  For each key, noise is drawn once.  More than
     ``plan.max_records`` records do not make a release fail.

@@ -223,7 +223,7 @@ def draft_of_public(data: Any) -> DraftSchema:
     most 12 distinct integers.  Other numbers have bins.  Dates, and texts that are ISO dates, have
     one cell per day, month or year, from the first to the last date.  Texts such as NA among
     numbers or dates count as missing values; `DraftSchema.notes` lists these texts and the range of
-    dates.  If no attribute is drafted for a column, `DraftSchema.reasons` says why.
+    dates.  If no attribute is drafted for a column, `DraftSchema.reasons` has the reason.
 
     Raises
     ------

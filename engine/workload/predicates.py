@@ -350,7 +350,7 @@ class _Evaluator:
             self.terms.setdefault(word(name), []).extend(meanings)
 
     def refuse(self, why: str) -> WorkloadError:
-        """Return an error that says why the predicate is refused, and what syntax is permitted."""
+        """Return an error with the reason ``why`` the predicate is refused, and the permitted syntax."""
         allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"

@@ -326,7 +326,7 @@ class _Rows:
     def __iter__(self) -> Iterator[tuple[int, list[str], str]]:
         """Yield (line number, fields, problem) of each row that is not empty.
 
-        The problem is a text that says why the row is invalid; it is empty for a valid row.
+        The problem is the reason why the row is invalid; it is empty for a valid row.
         """
         while True:
             line, row, problem = self.reader.line_num + self.skipped + 1, list[str](), ""

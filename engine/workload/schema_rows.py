@@ -1,6 +1,7 @@
 """Attributes as rows of texts, for a table that a person edits.
 
-A row has a name, a type, and the possible values as one text. Its syntax depends on the type:
+A row has a name, a type, and the possible values as one text. The syntax of the values depends on
+the type:
 
     type             values
     labels           F | M                  texts, separated by |; see below
@@ -9,7 +10,7 @@ A row has a name, a type, and the possible values as one text. Its syntax depend
                      0:100:20               first edge : last edge : step; both forms can be mixed
     dates            2024-01:2024-12:month  first and last period, and the unit of a cell
     codes            10                     number of codes 0, 1, 2, ...
-    ordered codes    10                     codes in an order, as ranges require
+    ordered codes    10                     codes whose order has a meaning; only these have ranges
 
 All other entries of a row are optional; hierarchies are JSON text. A row with a name and without
 values is incomplete. Inside a label, | and backslash are written with a backslash before them, and
@@ -144,7 +145,7 @@ def _joined(texts: Sequence[str]) -> str:
 def _labels_text(labels: Sequence[str]) -> str:
     """Return labels as one text that `_parsed_labels` reads."""
     text = _joined(labels)
-    # Without |, a comma would separate two labels.
+    # `_parsed_labels` splits a text without | at its commas.
     return text.replace(",", "\\,") if len(labels) == 1 else text
 
 
@@ -324,7 +325,7 @@ def parse_edges(text: str) -> list[float]:
 
 
 def _labels_example(text: str) -> str:
-    """Return the words of a text with separators |, as an example of labels.
+    """Return the words of a text, separated by |, as an example of labels for error messages.
 
     If the text has no two words that can be labels, the example is F | M.
     """
@@ -339,8 +340,8 @@ def _labels_example(text: str) -> str:
 def _even_edges(first: float, last: float, step: float) -> list[float]:
     """Return the edges from ``first`` to ``last`` in steps of ``step``.
 
-    Raises SchemaError if this makes no bin or more than `MAX_CELLS`, or if the last step does not
-    end at ``last``.
+    Raises SchemaError if there is no bin, if there are more than `MAX_CELLS` bins, or if the last
+    step does not end at ``last``.
     """
     if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
         raise SchemaError(
@@ -349,7 +350,7 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):
-        # One of the two numbers of steps ends below ``last``, the other one above it.
+        # ``fewer`` steps end below ``last``, and one step more ends above it.
         fewer = math.floor((last - first) / step)
         examples = [
             f"{first:.10g}:{first + steps * step:.10g}:{step:.10g}"
@@ -367,8 +368,8 @@ def edges_text(edges: Sequence[float]) -> str:
     """Return bin edges as a text that `parse_edges` reads.
 
     The text has the form first:last:step if there are several equally wide bins and `parse_edges`
-    reads exactly these edges from it. One last bin of another width may follow as a number. All
-    other edges are listed.
+    reads exactly these edges from it. If only the last bin has another width, its upper edge
+    follows as a number. In all other cases the text lists every edge.
 
     >>> edges_text([0, 18, 65]), edges_text([0, 1, 2, 3, 4, 9])
     ('0, 18, 65', '0:4:1, 9')

@@ -7,8 +7,9 @@ reason.
 
 WHERE becomes a `Condition`. It is accepted only if it is true for all values in a cell or for none,
 in every cell of the schema; the workload then has exactly the counts of the SQL. Values are
-compared after encoding: a missing value is compared as the label of its cell or, in bins, as the
-number that replaces it, and a text without a label as the label of the cell "other".
+compared after encoding. A missing value is compared as the label of its cell or, in an attribute
+with bins, as the number that replaces missing values. A text that is not a label is compared as the
+label of the cell "other".
 
 GROUP BY becomes sets of attributes. A CASE expression merges cells of an attribute into coarser
 cells, which are called bands here. A group has one query per combination of cells that WHERE
@@ -610,7 +611,7 @@ class Grouping:
         return (self._name(node),)
 
     def _is_attribute(self, node: exp.Column) -> bool:
-        """Return whether a column has the name of an attribute, which precedes an alias.
+        """Return whether the name of a column is an attribute; then no alias is looked up.
 
         Without quotes, upper and lower case are the same.
         """
