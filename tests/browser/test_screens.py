@@ -24,6 +24,8 @@ LIMITS = {
     "schema, empty": (120, 300, 1800),
     "schema": (120, 300, 1800),
     "compare": (150, 350, 1800),
+    "coarse": (150, 350, 1800),
+    "release": (150, 350, 1800),
 }
 HEADER_BOTTOM = """() => {
   const title = document.querySelector("[data-testid=stMainBlockContainer] h1");

@@ -17,9 +17,8 @@ from pages.parts.compare.run import (
     Compared,
     available_choices,
     current_choice,
-    is_planning,
+    current_plan,
 )
-from pages.parts.jobs import plans
 from pages.parts.shell import history
 from pages.parts.shell.error_text import (
     deferred_errors,
@@ -80,11 +79,8 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
             return
         if comparison is not None and current in comparison.best:
             mechanism_form.draw(comparison.plan(current))
-        elif is_planning(request_state):
-            mechanism_form.draw(None)
-            st.caption("The comparison above is computing this plan.")
         else:
-            mechanism_form.draw(plans.plan_of(request_state))
+            mechanism_form.draw(current_plan(request_state))
 
 
 def _use_selected(key: str, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:

@@ -186,11 +186,20 @@ def running() -> bool:
     return job is not None and job.running
 
 
-def is_planning(request_state: RequestState) -> bool:
-    """Return whether the comparison on the page is computing the plan of the current request."""
+def current_plan(request_state: RequestState) -> Plan | None:
+    """Return the plan of the current request; None if it is not available yet.
+
+    If the comparison on the page is computing this plan, a note says so. Otherwise `plans.plan_of`
+    draws what is missing.
+    """
     labels = list(st.session_state.get(CHOSEN, ()))
     job = job_queue.find(_job_key(request_state, labels, _limit()))
-    return current_choice(request_state)[0] in labels and job is not None and job.running
+    if current_choice(request_state)[0] not in labels or job is None or not job.running:
+        return plans.plan_of(request_state)
+    cached_plan = plan_cache.cached_plan(request_state.key)
+    if cached_plan is None:
+        st.caption("The comparison above is computing this plan.")
+    return cached_plan
 
 
 def _job_key(request_state: RequestState, labels: list[str], limit: float) -> str:

@@ -14,8 +14,8 @@ from engine._format import format_number
 from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
 from pages.parts.compare import script
-from pages.parts.compare.run import Compared, running
-from pages.parts.jobs import job_queue, job_widget, plan_cache, plans, tasks
+from pages.parts.compare.run import Compared, current_plan, running
+from pages.parts.jobs import job_queue, job_widget, plan_cache, tasks
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.shell.history import RequestState
@@ -66,11 +66,9 @@ def _plan(
 ) -> Plan | None:
     if source == FILE and content is not None:
         return plan_cache.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
-    return (
-        comparison.plan(source)
-        if comparison is not None and source != CURRENT
-        else plans.plan_of(request_state)
-    )
+    if comparison is not None and source != CURRENT:
+        return comparison.plan(source)
+    return current_plan(request_state)
 
 
 def _draw_differences(first: Plan, second: Plan) -> None:
