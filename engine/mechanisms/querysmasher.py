@@ -412,9 +412,12 @@ class QuerySmasher(ResidualMechanism):
     ) -> bool:
         """Return whether a product strategy on the full table is searched before tuning.
 
-        The result is True in two cases.  Tuning cannot make the product strategy unnecessary, which
-        is so unless one strategy measures all residual spaces.  Or tuning is expected to take at
-        least ten times as long as the search for the product strategy.
+        The result is True in two cases:
+
+        - no union has all residual spaces.  Only a strategy for all residual spaces could make the
+          product strategy unnecessary;
+        - tuning is expected to take at least ten times as long as the search for the product
+          strategy.
         """
         if not _covers_all(unions, uniform.values):
             return True

@@ -171,8 +171,8 @@ def _check_numbers(
     ]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
         raise PlanError(
-            "The centers and matrices in a plan file must be numbers below 1e6, but are not."
-            " Export the plan again."
+            "The centers, complements and matrices of the plan file must have numbers between -1e6"
+            " and 1e6, but do not. Export the plan again."
         )
 
 

@@ -118,8 +118,8 @@ class GroupVariance:
             return math.inf
         family_sets = self._family_sets()
         if len(family_sets) == 1 and sum(len(term.arrays) for term in self.terms) > 2:
-            # A Pareto front would be a search through all queries, which takes longer than their
-            # variances if there are more than two arrays.
+            # The search for a Pareto front would compare all queries.  With more than two arrays
+            # this takes longer than computing the variances of all queries.
             ranges = index_ranges(self.counts, 0, math.prod(self.counts))
             return max(float(self.at(index).max()) for _, _, index in ranges)
         if "fronts" not in self._cache:

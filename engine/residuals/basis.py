@@ -68,10 +68,10 @@ def swap_pair(values: Array, m: int, k: int) -> Array:
 class Complement:
     """Matrices that split queries on a pair of attributes (i, j) into residual spaces.
 
-    They replace the centers of both attributes.  If a query has the coefficients c on the residual
-    space of the pair, then c D_i is added to its coefficients on the residual space of i, c D_j to
-    those on the residual space of j, and c D_0 to its coefficient on the total.
-    `engine.residuals.tuning.complements` chooses the matrices.
+    Let c be the coefficients of a query on the residual space of the pair.  Then c D_i is added to
+    the coefficients of the query on the residual space of i, c D_j to those on the residual space
+    of j, and c D_0 to the coefficient on the total.  `engine.residuals.tuning.complements` chooses
+    the matrices.
 
     Attributes
     ----------

@@ -406,8 +406,8 @@ class LevelStrategy(Strategy):
         """Return which areas of the tree the queries of a part count.
 
         The result has one pair per level of the part: the level in the tree, and the index in this
-        level of the area of every query, shape (queries of the level,).  It is None if a level of
-        the part is not a level of the tree.
+        level of the area of every query, shape (queries of the level,).  The result is None if the
+        part has other queries than areas or the marginal, or a level that is not in the tree.
         """
         if isinstance(part.family, Areas) and part.family.selection is not None:
             partitions = part.family.selection.areas

@@ -257,11 +257,11 @@ class Strategy:
 
 
 def canonical_rotation(directions: Array) -> Array:
-    """Return the orthogonal matrix Q that rotates ``directions`` to a basis of their span.
+    """Return the matrix Q that rotates ``directions`` to a canonical basis of their span.
 
-    ``directions`` are orthonormal rows, shape (r, m); Q has shape (r, r).  Q @ directions depends
-    on their span only: it is the Gram-Schmidt basis of the projections of fixed vectors to the
-    span.
+    ``directions`` are orthonormal rows, shape (r, m).  Q is orthogonal, shape (r, r).  The basis
+    Q @ directions depends on the span only: it is the Gram-Schmidt basis of the projections of
+    fixed vectors to the span.
 
     Eigenvectors of equal eigenvalues differ between processors and libraries.  The rows of a
     strategy must not differ, because answers that are drawn on one machine are read on other
