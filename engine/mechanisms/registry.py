@@ -598,11 +598,12 @@ def default_options(
         return DefaultOptions(options=options)
     configured, limits = checked_options(mechanism, options)
     uniform, tuned = (options | {CENTERS_OPTION: centers} for centers in ("uniform", "tuned"))
-    if configured.objective != "sum" or options.get("solver", "optimal") != "optimal":
-        return DefaultOptions(
-            options=uniform,
-            reason=f"{UNIFORM_REASON}: they are tuned by default only for the sum of all errors",
-        )
+    if configured.objective != "sum":
+        text = "they are tuned by default only for the sum of all errors"
+        return DefaultOptions(options=uniform, reason=f"{UNIFORM_REASON}: {text}")
+    if options.get("solver", "optimal") != "optimal":
+        text = "they are tuned by default only with the solver 'optimal'"
+        return DefaultOptions(options=uniform, reason=f"{UNIFORM_REASON}: {text}")
     try:
         tuned_forecast = forecast(workload, mechanism, **tuned)
         uniform_forecast = (

@@ -287,8 +287,8 @@ class AxisSolver:
     def _svd_bound(self, number: int) -> float:
         """Return a lower bound on the squared error of the queries of ``factors[number]``.
 
-        The bound is (sum of singular values)^2 / cells.  On a wide attribute with intervals or
-        levels it is a smaller number that needs no matrix.
+        The bound is (sum of singular values)^2 / cells.  For intervals, or areas of a hierarchy, on
+        a wide attribute the result is a number of at most this bound that needs no matrix.
         """
         if number not in self._spectra:
             factor = self.factors[number]
@@ -412,9 +412,9 @@ class ResidualPlannerPlus(ResidualMechanism):
         """Return the base family of every attribute.
 
         The option ``base`` takes precedence.  For all other attributes, the base family is the most
-        frequent one of the prefix, range, circular and marginal families on the attribute alone.
-        Without such a family it is the prefix family for a numeric attribute, and otherwise the
-        marginal.
+        frequent one of the prefix, range, circular and marginal families that groups have on the
+        attribute.  If groups have none of these families on it, the base family is the prefix
+        family for a numeric attribute, and otherwise the marginal.
         """
         family_counts: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
         for group in workload.groups:

@@ -228,8 +228,9 @@ class SpaceAnswers:
         if space not in self.block_key_of_space:
             return False
         block = self.blocks[self.block_key_of_space[space]]
-        if all(s.complete for _, s in block.factors) or not block.union:
-            return all(s.complete for _, s in block.factors)
+        is_complete = all(s.complete for _, s in block.factors)
+        if is_complete or not block.union:
+            return is_complete
         ((_, strategy),) = block.factors
         identity = np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))
         rows = union_rows(self.schema, block, {space: identity})

@@ -337,7 +337,7 @@ class Cost:
     saved : memory of the resulting strategy, in bytes.
     alternates : whether it is an alternating search, whose bound may stay below the error.
     least_seconds : time in seconds until there is a strategy, if a time limit ends the search at
-        once; 0 if it is short.
+        once; 0 if this time is short.
     """
 
     seconds: float
@@ -445,8 +445,8 @@ def full_rank_cost(
 def fourier_cost(sizes: tuple[int, ...], rank: int | None = None) -> Cost:
     """Return the expected time and memory to compute a strategy in the Fourier basis.
 
-    The strategy is computed by a formula, without a search.
-    ``rank`` is the number of rows of a Gram of low rank; None for a Gram of full rank.
+    The strategy is computed by a formula, without a search.  ``rank`` is the number of rows of a
+    Gram of low rank; None for a Gram of full rank.
     """
     cells, dimension = math.prod(sizes), math.prod(n - 1 for n in sizes)
     rank = dimension if rank is None else min(rank, dimension)

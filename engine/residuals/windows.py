@@ -104,8 +104,10 @@ class WindowGram:
         return np.asarray(prefixes[self.width :] - prefixes[: self.count])
 
     def spread(self, values: Array) -> Array:
-        """Return for every cell the sum of ``values``, shape (count,), of the windows that contain
-        it."""
+        """Return for every cell the sum of ``values`` over the windows that contain the cell.
+
+        ``values`` has one entry per window, shape (count,).
+        """
         cell = np.arange(self.cells)
         prefixes = np.concatenate([[0.0], np.cumsum(values)])
         first = np.maximum(cell - self.width + 1, 0)
@@ -208,16 +210,16 @@ class WindowSpace:
         ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.
         """
         high = float(mass @ self.cell_traces())
-        # The links from k to k + w, k + 2 w, ... are chains of at most ``length`` nodes.  A chain is
-        # not connected to ground, or it is at one end or both.
+        # The links divide the nodes into chains k, k + w, k + 2 w, ... of at most ``length`` nodes.
+        # A chain is connected to ground at no end, at one end or at both ends.
         length = math.ceil(self.network.nodes / self.gram.width)
-        of_gram = 2.0 - 2.0 * math.cos(math.pi / (2 * length + 2))
+        gram_low = 2.0 - 2.0 * math.cos(math.pi / (2 * length + 2))
         if self.total > MIN_TOTAL_WEIGHT:
             # The inverse of the Laplacian of a chain has the resistances to ground as diagonal.
-            of_gram = min(of_gram, 1.0 / (length / self.total + length**2))
+            gram_low = min(gram_low, 1.0 / (length / self.total + length**2))
         # Gershgorin's theorem for the Laplacian of the path, which is at least K^-1
-        of_inverse = 2.0 * float((1.0 / mass[:-1] + 1.0 / mass[1:]).max())
-        return min(of_gram / of_inverse, high), high
+        inverse_high = 2.0 * float((1.0 / mass[:-1] + 1.0 / mass[1:]).max())
+        return min(gram_low / inverse_high, high), high
 
     @cached_property
     def network(self) -> _Network:
@@ -274,14 +276,15 @@ class _Network:
 
     def __post_init__(self) -> None:
         node, m, w = np.arange(self.nodes), self.nodes, self.width
-        rounds = math.ceil(m / w)
-        if 2 * rounds < w:
+        nodes_per_remainder = math.ceil(m / w)
+        if 2 * nodes_per_remainder < w:
             # The nodes with the remainders r and w - 1 - r are one block.  A step of the path leads
             # to the same block or to a neighbouring one, also from remainder w - 1 to remainder 0.
             remainder, quotient = node % w, node // w
             is_low = remainder <= w - 1 - remainder
             block = np.where(is_low, remainder, w - 1 - remainder)
-            position, order = np.where(is_low, quotient, rounds + quotient), 2 * rounds
+            position = np.where(is_low, quotient, nodes_per_remainder + quotient)
+            order = 2 * nodes_per_remainder
         else:
             order = max(w, min(MIN_BLOCK, m))
             block, position = node // order, node % order
@@ -388,6 +391,7 @@ class _Network:
         sources = np.zeros((self.blocks, count, b))
         if source is not None:
             sources[self.block, :, self.position] = source[:, None]
+        # Forward elimination.  Afterwards ``blocks[p]`` has the inverse of the pivot block p.
         for p in range(self.blocks):
             if p:
                 previous = coupled(p - 1, blocks[p - 1])
@@ -398,6 +402,8 @@ class _Network:
             blocks[p] = np.linalg.inv(blocks[p])
             if source is not None:
                 sources[p] = (blocks[p] @ sources[p][:, :, None])[:, :, 0]
+        # Back substitution from the last block to the first.  Afterwards ``blocks`` has the
+        # diagonal blocks of the inverse, and ``crossing`` its entries at the ends of each edge.
         crossing = [np.empty((len(entries), count)) for _, entries in values]
         for p in range(self.blocks - 2, -1, -1):
             eliminated = coupled(p, blocks[p])
