@@ -140,9 +140,11 @@ def _effect(
     group: int,
     changed_request: ChangedRequest,
 ) -> Effect | None:
-    """Return the effect of a change on the error of a group; None if it does not lower the error."""
+    """Return the effect of a change on a group; None if it removes the group or lowers no error."""
     errors_before, errors_after = errors_by_group(before), errors_by_group(after)
     number = changed_request.group
+    if number is None:
+        return None
     rmse_before, rmse_after = errors_before["rmse"][group], errors_after["rmse"][number]
     largest_before, largest_after = errors_before["max_std"][group], errors_after["max_std"][number]
     lowers = rmse_after < rmse_before * (1.0 - SMALLEST_CHANGE)
