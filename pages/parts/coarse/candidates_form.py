@@ -261,7 +261,7 @@ def _plan_all(
 ) -> Analyses | None:
     """Plan the workloads one after the other, as on the Preview page.
 
-    None while a plan is not ready; the page then shows its progress or error.
+    The result is None while a plan is not ready; the page then shows its progress or error.
     """
     plan_list = []
     for name, workload in workloads.items():

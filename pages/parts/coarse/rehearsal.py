@@ -57,7 +57,7 @@ def draw(
 ) -> Script | None:
     """Draw the settings and the results of the rehearsal; return its Python code.
 
-    ``next_button`` draws the button that opens the next step; its argument says whether this is the
+    ``next_button`` draws the button that opens the next step; its argument is whether this is the
     main button.
     """
     left, middle, right = st.columns([4, 3, 9], vertical_alignment="bottom")

@@ -446,7 +446,7 @@ def _partial_results(
 
 
 def _previous(key: str, base: str, label: str) -> Compared | None:
-    """Return the results of the previous selection of mechanisms, and draw a note that says so.
+    """Draw a note that the results are of the previous selection of mechanisms; return them.
 
     The result is None if that comparison was for another workload or budget, or did not end.
 

@@ -47,7 +47,10 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
 
 
 def ranking(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the ranking by error, the planning times, and the mechanisms without a result."""
+    """Draw the ranking by error, the planning times, and the mechanisms without a result.
+
+    If a record count was entered, also draw the share of publishable answers.
+    """
     if not has_enough_plans(comparison):
         _show_failures(comparison)
         return script.compare(request_state, comparison)
@@ -122,10 +125,11 @@ def _has_only_marginals(workload: Workload) -> bool:
 
 
 def _show_ties(request_state: RequestState, results: Comparison) -> None:
-    """Draw which mechanisms have the same error for every table, if cumulative counts may differ.
+    """Draw which of the most accurate mechanisms have the same error for every table.
 
-    A button then proposes cumulative counts for the numeric attributes.  Without this proposal, the
-    mechanisms are only drawn if all of them have the same errors.
+    If all tables are marginals and some attributes are numeric, a button proposes cumulative counts
+    for these attributes, because the mechanisms may have different errors for such counts.  Without
+    this proposal, the mechanisms are drawn only if no mechanism has other errors.
     """
     tied = figures.tied_mechanisms(results)
     cumulative = analysis.cumulative_workload(request_state.required_workload)

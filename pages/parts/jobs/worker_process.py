@@ -60,7 +60,7 @@ def launch(
 
     Returns
     -------
-    The process, an event that asks the process to stop when it is set, and the receiving end of the
+    The process, an event that cancels the call when it is set, and the receiving end of the
     pipe with the messages of the process.
     """
     stop = _CONTEXT.Event()

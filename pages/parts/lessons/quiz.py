@@ -57,7 +57,7 @@ def score(lessons: Sequence[Lesson]) -> tuple[float, str]:
 
 
 def delete_button(place: DeltaGenerator) -> None:
-    """Draw a popover that asks before all answers are deleted."""
+    """Draw a popover with a button that deletes all answers."""
     count = len(answers())
     with place.popover("Delete answers", disabled=not count):
         st.markdown(

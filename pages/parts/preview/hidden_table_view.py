@@ -48,8 +48,8 @@ def _proposal(
 ) -> analysis.WeightProposal | None:
     """Return the weights that a worker proposes for the groups with the indices ``hidden``.
 
-    None while the search runs, or if it ended without weights. The first call starts the search, but
-    only if one plan is expected to take at most `SEARCH_S` seconds.
+    The result is None while the search runs, or if it ended without weights. The first call starts
+    the search, but only if one plan is expected to take at most `SEARCH_S` seconds.
     """
     job = job_queue.find(key)
     if job is None:

@@ -157,7 +157,9 @@ def _is_written(job: str, path: str, key: str) -> bool:
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
-    """Check the path of an export, and draw why it is not allowed, or ask to replace a file.
+    """Check the path of an export; draw the reason if it is not allowed.
+
+    If the file exists, draw the field that confirms its replacement.
 
     Parameters
     ----------

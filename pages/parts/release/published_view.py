@@ -75,7 +75,7 @@ ADVICE = "For sums and tests, use the unbiased answers. Published tables use rel
 def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> None:
     """Draw the form, the progress and the published tables.
 
-    ``source`` says where a worker finds the measurement: ledger and key, or plan and file.
+    ``source`` is where a worker finds the measurement: ledger and key, or plan and file.
     """
     st.caption(ABOUT)
     try:

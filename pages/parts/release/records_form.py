@@ -29,8 +29,8 @@ ENDINGS = (*RECORD_ENDINGS, COUNTS_ENDING)
 UPLOAD, FILE, TABLE = "Upload", "File on the server", "Database"
 # Keys of the page state for the last workbook with the names of its sheets, and the uploaded file.
 SHEETS, UPLOADED = "records_sheets", "records_upload"
-# Values that say what a row of the file is: one record, several records whose number is in a
-# column, or one record with columns to ignore.
+# Kinds of rows of the file: one record, several records whose number is in a column, or one record
+# with columns to ignore.
 RECORDS, COUNTED, IGNORED = "record", "counted", "ignored"
 UTF_8 = "utf-8"
 ENCODINGS = {
@@ -108,7 +108,7 @@ class Source:
     def unreadable(self) -> str:
         """Why the file on the server cannot be read, as the end of a sentence.
 
-        Empty if it can be read, and for other kinds of sources.
+        The text is empty if the file can be read, and for other kinds of sources.
         """
         if not self.path.strip():
             return ""
@@ -122,7 +122,7 @@ class Source:
     def problem(self, schema: Schema) -> str:
         """Return what is missing or contradicts the schema, as the end of a sentence.
 
-        Empty if nothing is missing and no column of the form is an attribute of the schema.
+        The text is empty if nothing is missing and no column of the form is an attribute.
         """
         if self.missing:
             return self.missing
@@ -347,8 +347,8 @@ def _copied(upload: UploadedFile) -> Path:
 def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     """Return the names of the visible sheets of a workbook that are not empty, if there are several.
 
-    Empty otherwise, also for another kind of file and for a file that cannot be read. The names of
-    the last workbook are cached.
+    The result is empty for a workbook with one such sheet, for any other kind of file, and for a
+    file that cannot be read. The names of the last workbook are cached.
     """
     name = upload.name if upload is not None else path.strip()
     if not name.lower().endswith(SHEET_ENDINGS):

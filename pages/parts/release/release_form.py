@@ -177,7 +177,7 @@ def confirm(
 ) -> None:
     """Draw the cost of a release, warnings, and the typed confirmation.
 
-    ``interrupted`` says that this attempt was charged but has no stored result; finishing it costs
+    ``interrupted`` is whether this attempt was charged but has no stored result; finishing it costs
     nothing more.
     """
     definition, price = status.definition, plan.pcost

@@ -72,7 +72,7 @@ def next_button(
 def missing(reason: str, title: str, *, key: str) -> None:
     """Draw what is missing for the open step, and a button to the step ``title`` that provides it.
 
-    ``reason`` says what is missing, as the end of a sentence.
+    ``reason`` is what is missing, as the end of a sentence.
     """
     st.info(escape_markdown(f"To continue, {reason}"), icon="↩️")
     back_button(title, key=key)

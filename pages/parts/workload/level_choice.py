@@ -170,8 +170,8 @@ def _found_queries(
 ) -> Queries | None:
     """Draw the choice of a page of the queries whose parts contain the searched texts.
 
-    ``texts`` has one text per part of the group; case is ignored.  Return the queries on the page;
-    The result is None if no query matches.
+    ``texts`` has one text per part of the group; case is ignored.  The result has the
+    queries on the page; it is None if no query matches.
     """
     chosen: list[Sequence[int]] = []
     for p, part in enumerate(group.parts):

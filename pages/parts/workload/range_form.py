@@ -63,8 +63,8 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
 def _attributes(schema: Schema, columns: Sequence[DeltaGenerator]) -> list[str]:
     """Draw the choice of one or two attributes, one per column, and return their names.
 
-    There are two lists and not one list with several choices: the height of such a list depends on
-    the chosen names, so the button below would move while a user presses it.
+    The height of a list with several choices depends on the chosen names, so the button below would
+    move while a user presses it. Therefore there are two lists with one choice each.
     """
     numeric = [i for i, a in enumerate(schema.attributes) if a.kind == "numeric" and a.size > 1]
     first = columns[0].selectbox(
