@@ -376,10 +376,13 @@ def root_trace_bound(gram: IntervalGram) -> float:
     return float(np.sqrt(eigenvalues[1::2]).sum() + np.sqrt(lower_bounds).sum())
 
 
-def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
+def inverse_root_quadrature(
+    low: float, high: float, log_precision: float = QUADRATURE_LOG_PRECISION
+) -> tuple[Array, Array]:
     """Return nodes s and weights w of a quadrature formula for the inverse square root.
 
-    sum_j w_j / (t + s_j) is t^(-1/2) with a relative error of about 1e-11 for low <= t <= high.
+    sum_j w_j / (t + s_j) is t^(-1/2) for low <= t <= high, with a relative error of about
+    exp(-``log_precision``), by default 1e-11.
 
     >>> s, w = inverse_root_quadrature(1e-6, 1e6)
     >>> bool(abs(np.sum(w / (4.0 + s)) - 0.5) < 1e-11)
@@ -388,7 +391,7 @@ def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
     from scipy.special import ellipkm1
 
     ratio = min(low / high, 1.0)
-    count = math.ceil((3.0 - math.log(ratio)) * QUADRATURE_LOG_PRECISION / (2.0 * math.pi**2))
+    count = math.ceil((3.0 - math.log(ratio)) * log_precision / (2.0 * math.pi**2))
     period = float(ellipkm1(ratio))
     lower_half = (np.arange(1, (count + 1) // 2 + 1) - 0.5) * period / count
     phi = _amplitude(lower_half, ratio)
