@@ -39,6 +39,7 @@ from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.strategy_search import PROBLEMS
 from engine.residuals.subworkload_solver import MAX_TUNED_SEARCH_S, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
+from engine.residuals.tuning.complements import can_tune
 from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_split
 from engine.residuals.tuning.unions import (
     choose_unions,
@@ -192,9 +193,13 @@ class QuerySmasher(ResidualMechanism):
             workload, budget, limits, first_deadline, UNIFORM, search_share=share
         )
         elapsed = planning_time() - started
-        # At most two plans are computed after tuning.  The dense searches of each may take
-        # MAX_TUNED_SEARCH_S, so this time is reserved for each.
-        reserve = 2.0 * min(elapsed, MAX_TUNED_SEARCH_S)
+        limits.tell(0.1, "Choosing spaces to measure together")
+        unions = self._choose_unions(workload, uniform.values, limits)
+        # After tuning, one plan is computed with tuned centers, one with tuned complements if some
+        # pair can have them, and one with unions if there are any.  The dense searches of each may
+        # take MAX_TUNED_SEARCH_S, so this time is reserved for two of these plans at most.
+        plans = min(1 + bool(unions) + can_tune(workload), 2)
+        reserve = plans * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)
         # Plans may use the reserved time.  Both allowances share one record of exceeded limits.
         plan_allowance = Allowance(deadline=deadline, stopped=allowance.stopped)
@@ -210,8 +215,6 @@ class QuerySmasher(ResidualMechanism):
                 workload, budget, replace(limits, progress=report), deadline, split, allowance
             )
 
-        limits.tell(0.1, "Choosing spaces to measure together")
-        unions = self._choose_unions(workload, uniform.values, limits)
         product_allowance = replace(plan_allowance, memory=allowance.memory)
         product: Plan | None = None
         searches_product_first = self._searches_product_first(workload, limits, unions, uniform)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solv
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.strategy_search import Cost, Search
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
+from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Custom, Workload
 from engine.workload.families import Random
 from tests import shapes
@@ -105,6 +107,25 @@ def test_maximise_begins_no_evaluation_that_ends_late(monkeypatch: pytest.Monkey
     problem = DualProblem(lift=FullDomain(8), factor=Factor(sizes=(8,), matrix=gram))
     problem.maximise(Options(deadline=10.0))
     assert seconds == 8.0
+
+
+def test_tuned_without_unions_reserves_time_for_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise tuning is given up for uniform centers as soon as they took a third of the limit."""
+    deadlines = []
+    memory = querysmasher.SplitMemory
+
+    def recorded(workload: Workload, cache: None, allowance: Allowance) -> Any:
+        deadlines.append(allowance.deadline)
+        return memory(workload, cache, allowance)
+
+    monkeypatch.setattr(querysmasher, "SplitMemory", recorded)
+    start = planning_time()
+    ticks = itertools.chain([start], itertools.repeat(start + 2.0))
+    monkeypatch.setattr(querysmasher, "planning_time", lambda: next(ticks))
+    workload = Workload(shapes.numeric(300)).add("a", "range")
+    limits = Limits(time_limit=100.0, cache=False)
+    QuerySmasher(centers="tuned").best(workload, ONE, limits, start + 100.0)
+    assert deadlines == [start + 98.0]
 
 
 def several_sums() -> Workload:
