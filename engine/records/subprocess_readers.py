@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,39 +205,57 @@ def _column_problems(meta: Any) -> dict[str, str]:
     }
     for name in meta.column_names:
         labels = _label_texts(meta, name)
-        label_counts = Counter(labels.values())
-        # labels that several values have, if at least one of these values is not a missing value
-        shared = [
-            label
-            for value, label in labels.items()
-            if label_counts[label] > 1 and not _is_missing(meta, name, value)
-        ]
-        if shared:
-            values = ", ".join(
-                text_of(value) for value, label in labels.items() if label == shared[0]
-            )
-            problems[name] = (
-                f"the values {values} have the same label, {quote_public(shared[0])}, and would be"
-                " counted in one cell. Change the labels in the file, or declare the attribute by"
-                " hand"
-            )
-        # if the label of one value is a number that is itself a possible value, it is not clear
-        # which of the two values a record means
-        numbers = [value for value in labels if not isinstance(value, str)]
-        for value, label in labels.items():
-            number = number_of(label)
-            if (
-                number is not None
-                and number not in labels
-                and numbers
-                and min(numbers) < number < max(numbers)
-            ):
-                problems[name] = (
-                    f"the label of the value {text_of(value)} is {quote_public(label)}, which may"
-                    " also be a value without a label. Change the labels in the file, or declare"
-                    " the attribute by hand"
-                )
+        is_missing = {value: _is_missing(meta, name, value) for value in labels}
+        if problem := _numeric_label_problem(labels) or _shared_label_problem(labels, is_missing):
+            problems[name] = problem
     return problems
+
+
+def _shared_label_problem(labels: Mapping[Any, str], is_missing: Mapping[Any, bool]) -> str:
+    """Return a message if several values of a column have the same label; otherwise "".
+
+    Several missing values may have the same label. ``labels`` maps each labelled value to its
+    label. ``is_missing`` maps each labelled value to whether the file declares it as missing.
+    """
+    label_counts = Counter(labels.values())
+    shared = [
+        label
+        for value, label in labels.items()
+        if label_counts[label] > 1 and not is_missing[value]
+    ]
+    if not shared:
+        return ""
+    values = ", ".join(text_of(value) for value, label in labels.items() if label == shared[0])
+    return (
+        f"the values {values} have the same label, {quote_public(shared[0])}, and would be counted"
+        " in one cell. Change the labels in the file, or declare the attribute by hand"
+    )
+
+
+def _numeric_label_problem(labels: Mapping[Any, str]) -> str:
+    """Return a message if a label is a number that may be another value; otherwise "".
+
+    It is then not clear which of the two values a record with this number means. ``labels`` maps
+    each labelled value of a column to its label.
+    """
+    values = [value for value in labels if not isinstance(value, str)]
+    if not values:
+        return ""
+    ambiguous_values = [
+        value
+        for value, label in labels.items()
+        if (number := number_of(label)) is not None
+        and number not in labels
+        and min(values) < number < max(values)
+    ]
+    if not ambiguous_values:
+        return ""
+    value = ambiguous_values[-1]
+    return (
+        f"the label of the value {text_of(value)} is {quote_public(labels[value])}, which may also"
+        " be a value without a label. Change the labels in the file, or declare the attribute by"
+        " hand"
+    )
 
 
 def _label_texts(meta: Any, name: str) -> dict[Any, str]:

@@ -76,7 +76,7 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     )
     if len(texts) > MOST_RULES:
         raise SchemaError(
-            f"{len(texts):,} rules of impossible cells, but at most {MOST_RULES} are allowed;"
+            f"there are {len(texts):,} rules of impossible cells, but at most {MOST_RULES} are allowed;"
             " combine rules with 'or'"
         )
     for rule in texts:
@@ -195,7 +195,8 @@ def checked_invariants(tables: Any, attributes: Sequence[Attribute]) -> tuple[In
     entries = tuple(sequence(tables, "invariants", "a list of pairs of attributes and values"))
     if len(entries) > _MAX_INVARIANTS:
         raise SchemaError(
-            f"{len(entries):,} invariants, but at most {_MAX_INVARIANTS} are allowed; remove some"
+            f"there are {len(entries):,} invariants, but at most {_MAX_INVARIANTS} are allowed;"
+            " remove some"
         )
     sizes = {a.name: a.size for a in attributes}
     pairs = tuple(

@@ -231,12 +231,9 @@ def _constant(node: exp.Expr) -> str | int | float:
         return node.name
     try:
         value = float(node.name)
+        is_integer = node.name.isascii() and node.name.isdigit() and value <= MAX_NUMBER
         if math.isfinite(value):
-            return (
-                int(node.name)
-                if node.name.isascii() and node.name.isdigit() and value <= MAX_NUMBER
-                else value
-            )
+            return int(node.name) if is_integer else value
     except ValueError:
         pass
     raise WorkloadError(
@@ -519,13 +516,8 @@ class Grouping:
         if group is None:
             return [()]
         if group.args.get("all") is True and not extra_clauses(group, "all"):
-            return [
-                tuple(
-                    dict.fromkeys(
-                        self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))
-                    )
-                )
-            ]
+            names = [self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))]
+            return [tuple(dict.fromkeys(names))]
         if extra_clauses(group, "expressions"):
             raise WorkloadError(
                 "This form of GROUP BY is not supported. Write GROUP BY a, b or GROUP BY CUBE"
@@ -634,8 +626,8 @@ class Grouping:
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
             raise WorkloadError(
-                f"GROUP BY has '{name}' both by cells and by CASE, or by two CASE. Write one "
-                "statement for each of them."
+                f"GROUP BY groups '{name}' in two ways: by cells and by CASE, or by two CASE expressions."
+                " Write one statement per way."
             )
         return name
 
