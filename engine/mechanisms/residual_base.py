@@ -142,7 +142,7 @@ BASE_BYTES = 120e6
 BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 # For forecasts: time of a step of the search for query weights, in seconds per distinct residual
 # space, in addition to strategy searches.
-STEP_SECONDS_PER_SPACE = 1e-3
+STEP_SECONDS_PER_SPACE = 5e-4
 # For forecasts: time of a step in seconds per entry of the tables of variances.
 SECONDS_PER_TABLE_ENTRY = 1e-6
 # For forecasts: time of a strategy search in a later step, relative to its time in the first step.
@@ -151,7 +151,7 @@ SECONDS_PER_TABLE_ENTRY = 1e-6
 FULL_RANK_STEP_RATIO, LOW_RANK_STEP_RATIO = 3.0, 0.2
 # For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
 # weight each, so that every space has a Gram of its own.
-SEPARATE_SPACE_SECONDS = 3e-3
+SEPARATE_SPACE_SECONDS = 4.5e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
@@ -370,8 +370,8 @@ class ResidualMechanism(Mechanism):
             # those of all other equivalent spaces.  The search may end before.
             singles = sum(len(space) == 1 for space in parts.spaces)
             distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
-            if distinct < len(parts.spaces):
-                step_seconds += SEPARATE_SPACE_SECONDS * math.sqrt(distinct * len(parts.spaces))
+            separate = math.sqrt(distinct * len(parts.spaces)) - len(subs)
+            step_seconds += SEPARATE_SPACE_SECONDS * max(separate, 0.0)
         first_seconds = math.fsum(cost.seconds for cost in first_costs)
         search_seconds = first_seconds + steps * step_seconds
         return 0.05 + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
