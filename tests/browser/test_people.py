@@ -63,7 +63,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Measure")
     visit.fill("to confirm", "panel")
     visit.press("Measure: spend")
-    visit.expect_text("Looked at panel")
+    visit.expect_text("panel was measured on")
     visit.expect_text("of 800 persons)")
     visit.press("Record this decision")
     visit.expect_text("charge this step separately")
