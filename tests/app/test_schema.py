@@ -173,6 +173,17 @@ def test_row_without_name_asks_for_column_name() -> None:
     assert str(error) == "Row 2: enter a column name, or clear the row."
 
 
+def test_error_of_a_row_lists_the_other_invalid_rows() -> None:
+    rows = [
+        {"name": "age", "values": "16:100:5"},
+        {"name": "sex", "values": "F | M"},
+        {"name": "region", "values": "North, South, 3"},
+    ]
+    _, _, error = grid.schema_of_rows(None, rows)
+    assert str(error).startswith("Row 1 (age): ")
+    assert str(error).endswith("write 16:96:5 or 16:101:5. Also not valid: Row 3 (region).")
+
+
 def test_invalid_row_withholds_no_valid_row() -> None:
     session = open_demo_schema("census")
     before = session.studio.schema

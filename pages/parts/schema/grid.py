@@ -98,7 +98,8 @@ def schema_of_rows(
     -------
     new_schema : schema of the rows; None if no row yields an attribute.
     incomplete : rows that have a name but no values.
-    error : error of the first invalid row; None if all rows are valid.
+    error : error of the first invalid row, which also lists the other invalid rows; None if all rows
+        are valid.
 
     Raises
     ------
@@ -118,12 +119,21 @@ def schema_of_rows(
             errors.append(error)
             if schema is not None and old_name in schema:
                 attributes.append(schema[old_name])
-    first_error = errors[0] if errors else None
+    first_error = _combined(errors) if errors else None
     if not attributes:
         return None, incomplete, first_error
     if schema is None:
         return Schema(tuple(attributes)), incomplete, first_error
     return replace(schema, attributes=tuple(attributes)), incomplete, first_error
+
+
+def _combined(errors: Sequence[SchemaError]) -> SchemaError:
+    """Return the first error, with a list of the rows of the other errors."""
+    others = [str(error).partition(":")[0] for error in errors[1:]]
+    if not others:
+        return errors[0]
+    more = ", …" if len(others) > MAX_NAMES else ""
+    return SchemaError(f"{errors[0]}. Also not valid: {', '.join(others[:MAX_NAMES])}{more}.")
 
 
 def _attribute(row: Row, number: int) -> Attribute:
