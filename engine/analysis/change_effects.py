@@ -36,7 +36,7 @@ class Effect:
     attribute : attribute whose bins are merged; empty for all other changes.
     before, after : RMSE of the group, in counts.
     rise : largest relative increase of the RMSE of another group; 0 if none increases.
-    risen : name of that group as in `table_names`; empty if none increases.
+    risen : name of the group with this increase, as in `table_names`; empty if none increases.
     removed : number of groups that the change removes.
     """
 

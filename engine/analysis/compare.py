@@ -531,12 +531,16 @@ def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str,
         )
         usage = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
         return _plan_summary(computed_plan) | usage | {"status": "ok"}
-    except (MemoryError, EngineError) as error:
-        out_of_memory = (
-            f"Planning exceeded the memory limit of {request.memory_limit / 1e9:.1f} GB."
-            " Use a larger memory limit or fewer queries."
-        )
-        return {"status": str(error) if isinstance(error, EngineError) else out_of_memory}
+    except EngineError as error:
+        return {"status": str(error)}
+    except MemoryError:
+        limit_text = f"{request.memory_limit / 1e9:.1f} GB"
+        return {
+            "status": (
+                f"Planning exceeded the memory limit of {limit_text}. Use a larger memory limit or"
+                " fewer queries."
+            )
+        }
 
 
 def _plan_summary(computed_plan: Plan) -> dict[str, Any]:

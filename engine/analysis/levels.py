@@ -18,7 +18,7 @@ MAX_ENTRIES = 2_000_000  # variances that are computed at once, at least those o
 def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
     """Return a table of the standard errors of the areas at one level of a hierarchy.
 
-    There is one row per area, the least accurate area first.  Columns: area (its number), label,
+    There is one row per area, the least accurate area first.  Columns: area (its index), label,
     RMSE and largest standard error over the queries on this area, in counts.
     """
     variances, areas = plan.group_variance(group), len(level.labels)

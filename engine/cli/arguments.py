@@ -399,7 +399,7 @@ def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -
         default=share,
         metavar="SHARE",
         help=(
-            "rule: share of coarse cells (0 to 1) that must stand out; by default"
+            "rule: share of coarse cells (0 to 1) that must be reliable; by default"
             f" {'no rule' if share is None else share}"
         ),
     )
@@ -408,7 +408,7 @@ def add_rule_options(command: argparse.ArgumentParser, *, share: float | None) -
         type=number,
         default=5.0,
         metavar="NUMBER",
-        help="number of standard errors from which a cell stands out; by default %(default)g",
+        help="number of standard errors from which a count is reliable; by default %(default)g",
     )
 
 

@@ -225,10 +225,10 @@ def _compare(args: argparse.Namespace) -> Reply:
         else "No mechanism could plan this workload."
     )
     refused = [f"{row.mechanism}: {row.status}" for row in frame[~has_error].itertuples()]
+    # The bound is 0 if no bound is known; ``statement`` then has the reason.
+    bound_text = f" It is {format_number(ranking.bound)} counts." if ranking.bound > 0 else ""
     return Reply(
-        text="\n".join(
-            [table, *refused, f"{ranking.statement} It is {format_number(ranking.bound)} counts."]
-        ),
+        text="\n".join([table, *refused, f"{ranking.statement}{bound_text}"]),
         data={
             "mechanisms": frame.to_dict("records"),
             "bound": ranking.bound,
@@ -389,8 +389,8 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     for row in rows:
         if row["typical_std"] is not None:
             line = (
-                f"{row['option']}: a typical cell stands out from"
-                f" {format_number(row['stands_out_from'])} records"
+                f"{row['option']}: a typical cell is reliable from"
+                f" {format_number(row['stands_out_from'])} records on"
             )
             threshold = row["even_records"]
             if threshold is not None:

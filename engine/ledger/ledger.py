@@ -1026,8 +1026,8 @@ def verify_ledger(
 
     Parameters
     ----------
-    receipts : receipts stored outside the ledger. If the row of a receipt is not in the ledger, an
-        old copy of the ledger was restored.
+    receipts : receipts stored outside the ledger. If the ledger lacks the row of a receipt, an old
+        copy or another ledger was restored.
     hashes : pairs (row number, row hash), for example from receipts; checked in the same way.
     results : whether to read the file of every saved result and compare its SHA-256.
     wait : seconds to wait for other programs.
@@ -1055,7 +1055,8 @@ def verify_ledger(
     for seq, row_hash, key_text in expected:
         if stored_hashes.get(seq) != row_hash:
             problems.append(
-                f"row {seq}{key_text} of a receipt is not in the ledger: an old copy was restored"
+                f"row {seq}{key_text} does not have the hash that is stored elsewhere, or is"
+                " missing: an old copy or another ledger was restored"
             )
     if results:
         problems += filter(None, (result_problem(ledger_file, row) for row in book.saved.values()))
