@@ -151,7 +151,7 @@ SECONDS_PER_TABLE_ENTRY = 1e-6
 FULL_RANK_STEP_RATIO, LOW_RANK_STEP_RATIO = 3.0, 0.2
 # For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
 # weight each, so that every space has a Gram of its own.
-SEPARATE_SPACE_SECONDS = 4.5e-3
+SEPARATE_SPACE_SECONDS = 7e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
 JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
