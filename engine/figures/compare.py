@@ -232,16 +232,16 @@ def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
     successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
     bound_gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
-    rmses = dict(zip(labels, map(float, successful[criterion]), strict=True))
+    unweighted = dict(zip(labels, map(float, successful[criterion]), strict=True))
     has_bound = comparison.bound > 0 and criterion == "rmse"
     # The bound applies to the weighted RMSE.  Therefore the weighted RMSE is the error that is
     # shown if it differs from the unweighted RMSE for any mechanism.
     weighted = {label: comparison.bound * (1.0 + bound_gaps[label]) for label in labels}
     is_weighted = has_bound and any(
-        weighted[label] < math.inf and abs(weighted[label] / rmses[label] - 1.0) >= 1e-6
+        weighted[label] < math.inf and abs(weighted[label] / unweighted[label] - 1.0) >= 1e-6
         for label in labels
     )
-    errors = weighted if is_weighted else rmses
+    errors = weighted if is_weighted else unweighted
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)

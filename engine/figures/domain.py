@@ -100,7 +100,9 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         grid, index=pd.Index(labels[0], name=axes[0]), columns=labels[1]
     ).reset_index()
     if not complete:
-        note += f" At most {MAX_ROWS} evenly spaced queries and {MAX_SIDE} cells a side are drawn."
+        note += (
+            f" At most {MAX_ROWS} evenly spaced queries and {MAX_SIDE} cells per axis are drawn."
+        )
     return Picture(title=title, figure=figure, table=table, alt=alt, note=note.strip())
 
 
@@ -165,7 +167,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     }
     (text,) = query_texts(schema.attributes, [box_workload(schema, chosen).describe(0)])
     n_chosen = math.prod(last - first + 1 for first, last in chosen.values())
-    complete = all(
+    all_are_drawn = all(
         len(drawn) == schema[name].size for name, drawn in zip(names, cells, strict=True)
     )
     ends = {name: [cell_text(schema[name], i) for i in run] for name, run in chosen.items()}
@@ -174,7 +176,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
         figure=set_margins(go.Figure([trace], layout), top=TOOLBAR_HEIGHT_PX),
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
         alt=f"{number(n_chosen)} of {pluralize(schema.cells(names), 'cell')} chosen: {text}.",
-        note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",
+        note="" if all_are_drawn else f"At most {MAX_SIDE} evenly spaced cells per axis are drawn.",
     )
 
 
@@ -250,7 +252,7 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     thinning_note = (
         ""
         if grid.size == schema.cells(group.attributes)
-        else f" At most {MAX_SIDE} cells a side are drawn."
+        else f" At most {MAX_SIDE} cells per axis are drawn."
     )
     return Picture(
         title=f"Query {query:,} of {group.count:,}: {text}",

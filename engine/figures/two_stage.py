@@ -405,7 +405,7 @@ def _deciders(
 
 
 def verdict_reason(rule: NestedPlanRule, verdict: Decision) -> str:
-    """Return sentences on why a rule decided as it did: which share of cells met which limit."""
+    """Return sentences with the reason for the decision of a rule: shares of cells and a limit."""
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
     limit = f"(required: {rule.share:.0%})"
     if verdict.choice is None:

@@ -158,10 +158,10 @@ def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> S
         if common is not None:
             st.caption("No rule was recorded with this measurement; the default rule is shown.")
         return None
-    text = json.loads(notes[0].note)
-    primary = text["primary"] if isinstance(text["primary"], str) else ""
+    fields = json.loads(notes[0].note)
+    primary = fields["primary"] if isinstance(fields["primary"], str) else ""
     settings = Settings(
-        share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary
+        share=fields["share"], snr=fields["snr"], sigmas=fields["sigmas"], primary=primary
     )
     rule = candidates_form.rule(common, settings) if common is not None else None
     if rule is not None:

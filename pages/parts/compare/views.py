@@ -139,7 +139,8 @@ def _show_ties(request_state: RequestState, results: Comparison) -> None:
     kind = "Plain tables" if cumulative is not None else "These queries"
     proposal = " Try cumulative tables." if cumulative is not None else ""
     left.info(
-        escape_markdown(f"{kind} are answered alike by {', '.join(tied)}.{proposal}"), icon="🟰"
+        escape_markdown(f"{kind} are answered equally accurately by {', '.join(tied)}.{proposal}"),
+        icon="🟰",
     )
     if cumulative is not None:
         buttons.button(

@@ -71,9 +71,10 @@ def plan_of(request_state: RequestState) -> Plan | None:
     button that starts planning, or the end of a running job.
     """
     if request_state.workload is None or not request_state.workload.groups:
-        needs_schema = request_state.workload is None
-        start = "enter a schema on Schema, or open a demo on Start" if needs_schema else ""
-        st.info(f"To continue, {start or 'add queries on Workload'}.", icon="🧮")
+        action = "add queries on Workload"
+        if request_state.workload is None:
+            action = "enter a schema on Schema, or open a demo on Start"
+        st.info(f"To continue, {action}.", icon="🧮")
         return None
     with show_errors():
         if (quick := quick_plan(request_state)) is not None:

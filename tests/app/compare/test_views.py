@@ -191,7 +191,7 @@ def test_tied_mechanisms_are_described_without_figure() -> None:
     session = Session(plan=permalink.packed(RequestState(workload=plain, options=UNIFORM)))
     run_comparison(session.go("compare"), ["querysmasher", "wff"])
     assert "All 2 mechanisms are equally accurate" in session.text()
-    assert "Plain tables are answered alike by" in session.text()
+    assert "Plain tables are answered equally accurately by" in session.text()
     assert not session.app.get("plotly_chart")
     session.set(compare_view="Differences")
     assert "the same error for every table" in session.text()
