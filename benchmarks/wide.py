@@ -5,11 +5,13 @@
 Every row is a new process on one thread; "s" are CPU seconds of the search, without imports. "f" is
 the root of the total variance at privacy cost 1 of the residual space with the uniform center, or
 of the complete attribute in rows named "whole". "exponent" is the slope of log seconds by log width
-from 1,000 cells on.
+from 1,000 cells on.  "width 7" are all windows of 7 cells; they are measured on at least 4 times as
+many cells.
 
 Below them are complete plans, of all marginals up to 3-way of an attribute of 30,000 cells with two
 of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds, and
-"release" the memory of a rehearsal and all its answers, divided by that of the answers.
+"release" the memory of a rehearsal and all its answers, divided by that of the answers.  The last
+rows are plans of windows on 3,650 cells with uniform and tuned centers.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import measure
-from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
-from engine.workload import Attribute, Schema, Workload
+from engine.residuals import intervals, windows
+from engine.residuals.intervals import DualSolution
+from engine.workload import Attribute, Schema, Width, Workload
 
 BUDGET = Budget(pcost=1.0)
 
@@ -41,15 +44,32 @@ FAMILIES = {
     "prefix, whole": {"prefix": 1.0},
     "range, whole": {"ranges": 1.0},
 }
+# names of families of windows, and the number of cells of a window
+WINDOWS = {
+    "width 7": 7,
+    "width 30": 30,
+    "width 365": 365,
+    "width 7, whole": 7,
+    "width 30, whole": 30,
+    "width 365, whole": 365,
+}
+MAX_WINDOW_CELLS = 10_000  # evaluations of wide windows on more cells take seconds
+
+
+def _solve(family: str, cells: int) -> DualSolution:
+    full_attribute = family.endswith("whole")
+    if family in WINDOWS:
+        gram = windows.WindowGram(cells=cells, width=WINDOWS[family])
+        return windows.solve(windows.WindowSpace(gram=gram, whole=full_attribute))
+    mix = intervals.IntervalGram(cells=cells, **FAMILIES[family])
+    return intervals.solve(intervals.IntervalSpace(gram=mix, whole=full_attribute))
 
 
 def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
-    full_attribute = family.endswith("whole")
     # load SciPy before the measurement
-    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute))
-    space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=full_attribute)
+    _solve("marginal", 20)
     started = time.process_time()
-    solution = solve(space)
+    solution = _solve(family, cells)
     seconds = time.process_time() - started
     return seconds, peak_megabytes(), solution.gap, solution.evaluations, solution.trace
 
@@ -88,6 +108,24 @@ def _measure_plan(
     return seconds, megabytes, result.weighted_rmse, release
 
 
+WINDOW_PLAN_CELLS = 3_650
+
+
+def _measure_window_plan(width: int, centers: str) -> tuple[float, float, float, float]:
+    """Return (CPU seconds, megabytes, weighted RMSE, gap) of a plan of windows.
+
+    Seconds and megabytes include the preview.
+    """
+    cells, before = WINDOW_PLAN_CELLS, peak_megabytes()
+    plan(Workload(Schema([Attribute.of_size("a", 20)])).add("a", "prefix"), BUDGET, cache=False)
+    workload = Workload(Schema([Attribute.of_size("a", cells)])).add("a", Width(width))
+    started = time.process_time()
+    result = plan(workload, BUDGET, "querysmasher", centers=centers, cache=False)
+    result.by_group()
+    seconds = time.process_time() - started
+    return seconds, peak_megabytes() - before, result.weighted_rmse, result.certificate.gap
+
+
 def _release_memory(result: Plan) -> float:
     """Return the peak memory of a rehearsal and its answers, divided by that of the answers."""
     workload = result.workload
@@ -113,9 +151,12 @@ def main() -> None:
             f"{'family':22} {'cells':>7} | {'s':>7} {'MB':>5} {'gap':>8} {'evaluations':>11}"
             f" {'f':>12}"
         )
-        for family in FAMILIES:
-            times = []
-            for cells in WIDTHS:
+        for family in [*FAMILIES, *WINDOWS]:
+            widths, times = WIDTHS, []
+            if family in WINDOWS:
+                limits = 4 * WINDOWS[family], MAX_WINDOW_CELLS
+                widths = tuple(n for n in WIDTHS if limits[0] <= n <= limits[1])
+            for cells in widths:
                 seconds, megabytes, gap, evaluations, trace = run_in_new_process(
                     _measure, family, cells
                 )
@@ -124,8 +165,8 @@ def main() -> None:
                     f"{family:22} {cells:>7,} | {seconds:>7.3f} {megabytes:>5.0f} {gap:>8.1e}"
                     f" {evaluations:>11} {trace:>12.4f}"
                 )
-            wide = np.array(WIDTHS) >= 1_000
-            slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]
+            wide = np.array(widths) >= 1_000
+            slope = np.polyfit(np.log(widths)[wide], np.log(times)[wide], 1)[0]
             show(f"{family:22} exponent {slope:.2f}")
         show(f"{'plan of 30,000 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9} {'release':>7}")
         for mechanism, kind, extra in PLANS:
@@ -135,6 +176,14 @@ def main() -> None:
             ratio = "" if release is None else f"{release:.2f}"
             name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
             show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {ratio:>7}")
+        show(f"{'plan of 3,650 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9} {'gap':>7}")
+        for width in (7, 30, 365):
+            for centers in ("uniform", "tuned"):
+                seconds, megabytes, rmse, gap = run_in_new_process(
+                    _measure_window_plan, width, centers
+                )
+                name = f"querysmasher, {centers}, width {width}"
+                show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {gap:>7.1e}")
 
 
 if __name__ == "__main__":
