@@ -60,11 +60,13 @@ def follow(
     minutes = {str(duration): duration for duration in paths}.get(minutes_text)
     if minutes is None:
         minutes = default_minutes
-        changes.append(f"There is no path of that many minutes; the one of {minutes} opened.")
+        changes.append(
+            f"There is no path of that many minutes; the path of {minutes} minutes opened."
+        )
     elif name not in paths[minutes]:
         minutes = default_minutes
         changes.append(
-            f"The path in the address does not have this lesson; the one of {minutes} minutes"
+            f"The path in the address does not have this lesson; the path of {minutes} minutes"
             " opened."
         )
     if SEED in choices and _seed_number(choices[SEED]) is None:

@@ -119,12 +119,12 @@ def schema_of_rows(
             errors.append(error)
             if schema is not None and old_name in schema:
                 attributes.append(schema[old_name])
-    first_error = _combined(errors) if errors else None
+    combined_error = _combined(errors) if errors else None
     if not attributes:
-        return None, incomplete, first_error
+        return None, incomplete, combined_error
     if schema is None:
-        return Schema(tuple(attributes)), incomplete, first_error
-    return replace(schema, attributes=tuple(attributes)), incomplete, first_error
+        return Schema(tuple(attributes)), incomplete, combined_error
+    return replace(schema, attributes=tuple(attributes)), incomplete, combined_error
 
 
 def _combined(errors: Sequence[SchemaError]) -> SchemaError:
