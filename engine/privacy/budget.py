@@ -541,17 +541,17 @@ class Budget:
         """Explanation of the guarantee for a person in the data; numbers are rounded up.
 
         >>> Budget(pcost=1.0, rows_per_person=3).promise  # doctest: +NORMALIZE_WHITESPACE
-        'Whoever sees what is published, and knows everything about everybody else, guesses right at
-        most 69.2% of the time whether you are in the records at all (a coin flip: 50%). All that
-        you contributed, up to 3 rows, is protected together.'
+        'Even someone who sees everything published and knows the data of everyone else guesses
+        right at most 69.2% of the time whether you are in the records (pure chance: 50%).
+        Everything you contributed, up to 3 rows, is protected together.'
         """
-        whether = "whether you are in the records at all", "which of any two contributions is yours"
+        whether = "whether you are in the records", "which of any two contributions is yours"
         k = self.rows_per_person
         rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
         return (
-            "Whoever sees what is published, and knows everything about everybody else, guesses"
+            "Even someone who sees everything published and knows the data of everyone else guesses"
             f" right at most {self.guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]}"
-            f" (a coin flip: 50%). All that you contributed, {rows}."
+            f" (pure chance: 50%). Everything you contributed, {rows}."
         )
 
     @property
@@ -581,13 +581,13 @@ class Budget:
             a release that does not meet the conditions of the module's theorem.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
-        'Privacy cost 1: whoever knows all other persons guesses right at most 69.2% of the time (a
-        coin flip: 50%) whether one person, with one row, is in the data or not. zCDP rho 0.5;
+        'Privacy cost 1: someone who knows all other persons guesses right at most 69.2% of the time
+        (pure chance: 50%) whether one person, with one row, is in the data or not. zCDP rho 0.5;
         epsilon 4.887 at delta 1e-06.'
         """
         risk = (
-            f"whoever knows all other persons guesses right at most {self.guess:g}% of the time"
-            f" (a coin flip: 50%) whether {self.protects}"
+            f"someone who knows all other persons guesses right at most {self.guess:g}% of the time"
+            f" (pure chance: 50%) whether {self.protects}"
         )
         budget_text = f"Privacy cost {cost(self.pcost)}"
         parameters = self.numbers(delta, curve=curve)
