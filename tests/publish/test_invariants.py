@@ -228,7 +228,7 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
     for document in (report, text):
         assert "Subspace differential privacy" in document
         assert "whether you are in the records" not in document
-        assert "whether one person" not in document
+        assert "someone who knows all other persons" not in document
     (folder / "signature.json").unlink()
     for name, words in (
         ("promise", chosen_plan.budget.promise),
