@@ -485,11 +485,27 @@ class SubworkloadSolver:
         counted: set[MergedKey] = set()
         costs, computed = [self._forecast(sub, counted) for sub in subs], set[int]()
         for i, sub in enumerate(subs):
-            numbers = {number for term in sub.terms for _, number in term.factors} - computed
+            numbers = {
+                number
+                for term in sub.terms
+                for axes, number in term.factors
+                if not self._is_single_window_gram(sub, axes, number)
+            } - computed
             seconds = math.fsum(self.factors[number].deferred_seconds for number in numbers)
             costs[i] = replace(costs[i], seconds=costs[i].seconds + seconds)
             computed |= numbers
         return costs
+
+    def _is_single_window_gram(self, sub: Subworkload, axes: Axes, number: int) -> bool:
+        """Return whether a Gram is of windows, needs no matrix, and is the only one on its axes.
+
+        ``number`` is the index of the Gram in ``factors``.
+        """
+        factor = self.factors[number]
+        if not isinstance(factor, DeferredFactor) or self.method != "optimal":
+            return False
+        on_axes = {k for term in sub.terms for a, k in term.factors if a == axes}
+        return on_axes == {number} and not sub.spaces and factor.window_gram is not None
 
     def reserve(self, seconds: float) -> None:
         """Let all further searches end ``seconds`` before the deadline of the solver."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine import Attribute, Budget, Schema, Width, Workload, plan
-from engine.mechanisms import load_plan
+from engine.mechanisms import forecast, load_plan
 from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
 from engine.residuals.basis import FullDomain, basis
 from engine.residuals.windows import (
@@ -194,6 +194,14 @@ def test_windows_with_other_queries_use_matrices(monkeypatch):
         for centers in ("uniform", "tuned"):
             result = plan(workload, Budget(pcost=1.0), "querysmasher", centers=centers, cache=False)
             assert result.certificate.gap < 1e-3
+
+
+def test_forecast_counts_no_matrices_of_windows():
+    schema = Schema([Attribute.of_size("a", 3_650)])
+    windows_only = Workload(schema).add("a", Width(30))
+    mixed = windows_only.add("a", Width(40))
+    assert forecast(windows_only, "querysmasher").seconds < 3.0
+    assert forecast(mixed, "querysmasher").seconds > 10.0
 
 
 def test_query_outside_the_windows_is_refused(monkeypatch):

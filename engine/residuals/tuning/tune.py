@@ -429,7 +429,7 @@ SEPARABLE_STEPS = 40
 # the same for interval queries on a wide attribute, whose searches start from the last weights
 INTERVAL_STEPS = 3
 # the same for windows of one width on a wide attribute
-WINDOW_STEPS = 3
+WINDOW_STEPS = 2
 
 
 class SplitMemory:
