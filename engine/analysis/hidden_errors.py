@@ -48,7 +48,7 @@ class WeightProposal:
 
 
 def hidden_groups(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of the hidden groups of a plan, the least accurate group first.
+    """Return the indices of the hidden groups of a plan, the least accurate group first.
 
     These are the groups of positive weight whose RMSE is more than `HIDDEN_RATIO` times the RMSE of
     all queries.
@@ -98,15 +98,15 @@ def propose_weights(
     The factors in `FACTORS` are tried in ascending order until one of these conditions holds:
 
     - The factor multiplies the RMSE of all queries by more than `MAX_RISE`.  The factor before it
-      is proposed.  If there is none, the result is None.
+      is proposed.  If it is the first factor, the result is None.
     - Otherwise, the RMSE of every hidden group is at most `GOAL_RATIO` times the RMSE of all
       queries.  This factor is proposed.
 
-    If neither condition holds for any factor, the largest factor is proposed.
+    If no factor meets a condition, the largest factor is proposed.
 
     Parameters
     ----------
-    groups : numbers of the hidden groups.
+    groups : indices of the hidden groups.
     """
     report = progress_reporter(progress, "The search for weights was cancelled.")
     proposal: WeightProposal | None = None

@@ -62,7 +62,7 @@ def level_page(
     Parameters
     ----------
     read : function that returns the rows of the queries ``first:end`` of the group.
-    areas : numbers of the chosen areas.
+    areas : indices of the chosen areas.
     start, stop : slice of the queries on the chosen areas, in the order of `LevelQueries.numbers`;
         by default all of these queries.
     """

@@ -528,7 +528,7 @@ def common_plan_of(
 def head_of(measurement: Measurement) -> str:
     """Return the first line of the output.
 
-    It has the dataset and the time of a release, or says that this is a rehearsal.
+    It has the dataset and the time of a release, or the words that mark a rehearsal.
     """
     return (
         "REHEARSAL, not for publication"

@@ -731,8 +731,8 @@ def _is_integer_label(label: str) -> bool:
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
     """Return pairs (number, code) for an attribute with labels.
 
-    There is one pair for each label, and each text for missing values, that is the text of a
-    number. A text such as "07" is left out, because the text of the number 7 is "7".
+    There is one pair per text of a number among the labels and the texts for missing values. A text
+    such as "07" is left out, because the text of the number 7 is "7".
 
     Raises
     ------
@@ -801,8 +801,8 @@ def cancel_on_stop(backend: Any, listener: Listener | None) -> Iterator[Progress
 class ProgressMonitor:
     """Reporter that calls a progress listener at regular intervals from a separate thread.
 
-    Calling the monitor with a fraction and a text sets what it reports from now on. If the listener
-    has raised an exception, this call raises the same exception.
+    Calling the monitor with a fraction and a text replaces the content of the following reports. If
+    the listener has raised an exception, this call raises the same exception.
 
     Attributes
     ----------

@@ -920,9 +920,9 @@ class Hints:
         self._similar: dict[tuple[str, str, str], list[str]] = {}
         # columns whose values in the cell `Attribute.other` were searched for similar labels
         self._with_examined_others: set[str] = set()
-        # column with bins -> (has_grouped, has_others). `has_grouped`: a text has three digits
-        # after each point, as 1.200 has; `has_others`: a text with a point is different, such as
-        # 1.5.
+        # column with bins -> (has_grouped, has_others): whether a text such as 1.200 has three
+        # digits after every point, and whether a text such as 1.5 has a point without three digits
+        # after it
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:

@@ -46,7 +46,7 @@ class Period:
     def number(self, unit: str) -> int | None:
         """Return the number of the year, quarter, month or day (``unit``) that contains the period.
 
-        None if the period is longer than one ``unit``.
+        The result is None if the period is longer than one ``unit``.
 
         >>> Period(datetime.date(2024, 3, 1), "month").number("quarter")
         8096

@@ -36,10 +36,10 @@ class PartQueries:
         return math.prod(map(len, self.chosen))
 
     def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the indices in the group of some of the combinations, as ranges.
+        """Return the indices in the group of the combinations ``start:stop``, as ranges.
 
-        The combinations are numbered in row-major order; ``start:stop`` selects some of them.
-        Consecutive indices are returned as one range (first, exclusive end).
+        The combinations of chosen queries are numbered in row-major order. Consecutive indices are
+        returned as one range (first, exclusive end).
         """
         positions = np.unravel_index(
             np.arange(start, min(stop, self.total)), tuple(map(len, self.chosen))
