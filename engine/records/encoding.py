@@ -248,7 +248,7 @@ MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
 
 _MAX_EXACT_FLOAT = 2**53  # floats represent every integer up to this one
 # Decimals with a smaller exponent are written without exponent before they are compared with
-# labels. For larger exponents such a text could have millions of zeros.
+# labels. Decimals with a larger exponent keep it, because their text could have millions of zeros.
 _MAX_EXPONENT = 100
 _EPOCH = datetime.date(1970, 1, 1)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}

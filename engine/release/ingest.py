@@ -687,8 +687,8 @@ def count(
 def one_cell_attributes(*workloads: Workload) -> list[str]:
     """Return the attributes of the workloads that have a single cell.
 
-    No block measures these attributes. A row with another value of such an attribute is dropped
-    nevertheless, like any row outside the schema.
+    No block measures these attributes. A row with another value than that of the cell is
+    dropped nevertheless, like any row outside the schema.
     """
     sizes = {
         name: w.schema[name].size

@@ -130,7 +130,7 @@ def measure(
 
     If the schema has invariants, the release has subspace differential privacy with respect to
     them, and contains the declared totals instead of the totals of the records.  If the records
-    contradict an invariant, an error is raised; a successful release thus reveals that they agree.
+    contradict an invariant, an error is raised; a successful release reveals that they agree.
 
     Memory: a release needs memory for the exact tables and for the answers and estimates of one
     block at a time, which are written to the result file.  A rehearsal, which has no result file,

@@ -678,8 +678,8 @@ class Archive:
         member = self._zip.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
-        # a zip archive stores before the data of each file a header of 30 bytes, a name and an
-        # extra field, and the lengths of the two latter in the last 4 bytes of the header
+        # Before the data of each file, a zip archive has a header of 30 bytes, the name of the file
+        # and an extra field. The last 4 bytes of the header are the lengths of name and field.
         lengths = self._content[member.header_offset + 26 : member.header_offset + 30].view("<u2")
         start = member.header_offset + 30 + int(lengths.sum())
         stored = self._content[start : start + member.file_size]

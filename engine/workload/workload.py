@@ -342,7 +342,7 @@ class Group:
 class Workload(FrozenValue):
     """Query groups on the attributes of one schema; `add` returns a new workload.
 
-    ``len`` is the number of queries, which can be billions, whereas iteration yields the groups.
+    ``len`` is the number of queries, which can be billions. Iteration yields the groups.
     Use ``groups`` for a sequence of the groups.
 
     >>> schema = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"])])

@@ -148,7 +148,7 @@ def choose(
     statuses, form = book.datasets(), st.session_state
     names = [status.dataset for status in statuses]
     if form.get("dataset") not in names or form.get(FOR_SCHEMA) != schema_digest(schema):
-        # A removed key would leave the name of the former dataset in the field on screen.
+        # If the key were removed, the field on screen would still show the previous dataset.
         form["dataset"] = None
     if names:
         st.selectbox(
