@@ -110,8 +110,8 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
             raise WorkloadError("No workload is given. Give --workload, or --schema with --ways.")
         if args.whole_numbers:
             raise WorkloadError(
-                "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave it"
-                " out."
+                "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave"
+                " --whole-numbers out."
             )
         families = {name: Levels(levels) for name, *levels in args.levels}
         if len(families) < len(args.levels):
@@ -123,8 +123,8 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
         return Workload.all_ways(schema_of(args.schema), ways, families or "auto")
     if args.levels:
         raise WorkloadError(
-            "--levels applies to --schema only. Leave it out, or give --schema in place of "
-            "--workload."
+            "--levels applies to --schema only. Leave --levels out, or give --schema in place of"
+            " --workload."
         )
     if args.ways is not None:
         raise WorkloadError("--workload and --ways both define the workload. Give one of the two.")
@@ -151,7 +151,8 @@ def workload_from_file(
     if path.suffix.lower() != ".sql":
         if integer_columns:
             raise WorkloadError(
-                "--whole-numbers applies to SQL only. Leave it out, or write the workload as SQL."
+                "--whole-numbers applies to SQL only. Leave --whole-numbers out, or write the"
+                " workload as SQL."
             )
         workload_from_json = Workload.from_json(text)
         if schema is not None and workload_from_json.schema != schema:
@@ -347,7 +348,7 @@ def records_of(args: argparse.Namespace) -> Any:
             )
         if args.source is not None:
             raise DataError(
-                "--sheet cannot be combined with --source. Leave it out, or give a workbook by"
+                "--sheet cannot be combined with --source. Leave --sheet out, or give a workbook by"
                 " --data."
             )
         return SheetFile(path=args.data, sheet=args.sheet)
@@ -484,7 +485,7 @@ def release_of(args: argparse.Namespace) -> Measurement:
     if args.ledger is None:
         if args.key is not None or args.dataset is not None:
             raise PlanError(
-                "--key and --dataset select a release in a --ledger. Leave them out, or give"
+                "--key and --dataset select a release in a --ledger. Leave both out, or give"
                 " --ledger."
             )
         return Measurement.load(args.measurement)

@@ -698,8 +698,8 @@ def _repeated_code(
             f" {quote_public(second)}; remove one of the rows, or make a second hierarchy"
         )
     return SchemaError(
-        f"the code {quote_public(code)} occurs twice; remove one of them, or give each cell its own"
-        " code"
+        f"the code {quote_public(code)} occurs twice; remove one occurrence, or give each cell its"
+        " own code"
     )
 
 
