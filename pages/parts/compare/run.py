@@ -332,7 +332,6 @@ def _settings(
     request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]], labels: list[str]
 ) -> float:
     """Draw the expander with time limit and forecast; return the limit in seconds."""
-    limit = _limit()
     with st.expander(
         "Time limit and forecast", key="compare_forecast", on_change="rerun"
     ) as opened:
