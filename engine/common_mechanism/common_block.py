@@ -607,8 +607,8 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     """
     best, best_precision = None, 0.0
     for block in blocks:
-        # the margin of 1e-12 ensures that, in spite of rounding, the result is not more precise
-        # than any block
+        # ``factor`` is the largest t such that t K <= all K_i.  The margin of 1e-12 ensures that, in
+        # spite of rounding, the result is not more precise than any block.
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         precision = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
@@ -631,8 +631,10 @@ def _have_equal_rows(one: Strategy, other: Strategy) -> bool:
 
 
 def _is_in_row_space(part: Strategy, outer: Strategy) -> bool:
-    """Return whether the row space of ``part`` lies in that of ``outer``, in residual
-    coordinates."""
+    """Return whether the row space of ``part`` lies in that of ``outer``.
+
+    Both row spaces are in residual coordinates.
+    """
     if outer.complete:
         return True
     rows = _residual_rows(part)

@@ -380,9 +380,10 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     # in directions orthogonal to the rows of G the part has no information, so the residual has the
     # complete information of the mechanism
     rows = Q.T @ mechanism.standard_rows
-    scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[
-        :, None
-    ] * (P[:, residual_information > RESIDUAL_TOLERANCE].T @ rows[: len(T)])
+    has_information = residual_information > RESIDUAL_TOLERANCE
+    scaled_rows = np.sqrt(residual_information[has_information])[:, None] * (
+        P[:, has_information].T @ rows[: len(T)]
+    )
     return LinearMechanism(np.vstack([scaled_rows, rows[len(T) :]]))
 
 
@@ -779,8 +780,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
         return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        # Stott's formula (theorem 5.4) is optimal; with the bound 0.0, the function returns the gap
-        # 0.
+        # Stott's formula (theorem 5.4) is optimal.  With the bound 0.0 the returned gap is 0.
         Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0
     else:
         # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness

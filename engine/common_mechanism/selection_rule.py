@@ -172,8 +172,7 @@ MAX_PRIMARY_QUERIES = 20_000_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedPlanRule:
-    """Rule that takes the finest plan in which enough cells of the primary analysis exceed the
-    noise.
+    """Rule that takes the finest plan with enough cells of the primary analysis above the noise.
 
     A cell exceeds the noise of a plan if its count is at least `snr` times the standard error of
     the plan's answer.
