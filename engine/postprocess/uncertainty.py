@@ -393,6 +393,14 @@ class Uncertainty:
     signal: Mapping[Axes, Array] = field(repr=False)
     determined: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def determined_text(self) -> str:
+        """Sentence with all entries of `determined`; empty if there are none."""
+        if not self.determined:
+            return ""
+        pairs = [f"{source} determines {name}" for name, source in self.determined.items()]
+        return f"According to the measurement, {', '.join(pairs)}."
+
     def table_errors(self, attributes: Sequence[str]) -> Array:
         """Return the root mean squared errors of a table, in counts; shape (n_1, ..., n_k)."""
         squares = np.mean([self._assembled(e, attributes) ** 2 for e in self.errors], axis=0)

@@ -72,6 +72,7 @@ def test_no_determination_with_exceptions_or_without_signal(pcost, exceptions):
 def test_package_names_determined_attributes(tmp_path):
     errors = published_from(1.0)[0].uncertainty(draws=2)
     assert errors.determined == {"region": "county", "square": "income"}
+    assert "county determines region, income determines square" in errors.determined_text
     write_tables(errors, tmp_path / "tables.zip")
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
         lines = archive.read("README.md").decode().splitlines()

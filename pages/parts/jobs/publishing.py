@@ -62,6 +62,7 @@ def publish_tables(
     - "total": number of records in the published tables, the same in every table;
     - "summary": table of errors with one row per group;
     - "bias": list with one table per group, the bias by cell size;
+    - "determined": sentence on attributes that determine others; may be empty;
     - "files": the argument ``files``;
     - "sums": list with one sentence per group: how many counts are suppressed, and what they add to
       the sum; empty for a group without suppressed counts, or whose queries are not cells;
@@ -87,6 +88,7 @@ def publish_tables(
     out: dict[str, Any] = {
         "total": tables.total,
         "summary": errors.summary(quality_rule),
+        "determined": errors.determined_text,
         "files": dict(files),
     }
     out["sums"] = _sums(tables, places["parquet"])

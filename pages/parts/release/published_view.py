@@ -250,7 +250,9 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     """Draw unbiased and published answers of one table, and the bias of published small cells."""
     total = result["total"]
     total_text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
-    st.caption(f"All tables sum to {total_text} records.")
+    st.caption(
+        escape_markdown(f"All tables sum to {total_text} records. {result['determined']}".rstrip())
+    )
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     if text := result["sums"][number]:
         st.caption(f"In this table, {text} Files leave suppressed counts empty.")

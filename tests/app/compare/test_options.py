@@ -116,8 +116,7 @@ def test_error_to_minimize_is_an_option() -> None:
 
 def test_plan_for_largest_error_is_compared_with_its_own_bound() -> None:
     request = RequestState(workload=WORKLOAD, options=UNIFORM | {"objective": "max"})
-    session = Session(plan=permalink.packed(request)).go("preview")
-    session = wait(session.press("plan_now")).set(fold_limit=True)
+    session = wait(Session(plan=permalink.packed(request)).go("preview")).set(fold_limit=True)
     largest = plan(WORKLOAD, request.budget, objective="max", **UNIFORM)
     assert "Gap to its bound" in session.metrics()
     assert "Gap to the best possible" not in session.metrics()
