@@ -293,15 +293,9 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
     for _ in range(MAX_BUDGET_STEPS):
-        try:
-            candidate = plan if nearly else at_budget(plan, plan.budget.at(pcost))
-        except PlanError:
-            if pcost >= plan.budget.pcost:
-                raise
-            # the budget is too small: its noise would be too large to be drawn
-            low, pcost = pcost, math.sqrt(pcost * high)
-            continue
-        error_ratio = ratio(candidate) * ROUNDING_MARGIN
+        error_ratio = (
+            ratio(plan if nearly else at_budget(plan, plan.budget.at(pcost))) * ROUNDING_MARGIN
+        )
         if error_ratio == 0.0:
             raise PlanError(
                 "These queries have no noise at any budget, so every budget meets the targets."

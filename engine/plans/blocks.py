@@ -45,9 +45,8 @@ if TYPE_CHECKING:
 
 # The ratio noise / grid is 2^30 to 2^31, or smaller if answers would otherwise not fit 64 bits.
 GRID_BITS = 30
-# Largest number of bits of the noise scale in grid steps: noise of 2^22 times this scale fits in
-# int64.
-MOST_NOISE_BITS = 36
+# Standard deviation of the noise, in counts, from which a plan is refused.
+MOST_NOISE = 1e150
 # Largest relative error of one operation on doubles.
 UNIT_ROUNDOFF = 2.0**-53
 # Computed privacy costs are multiplied by this factor, which exceeds the floating-point error of
@@ -558,7 +557,7 @@ def calibrate(
     Raises
     ------
     PlanError : if a noise is not between 1e-100 and 1e100 counts, or if rounding to the grid costs
-        so much that no noise of at most 2^`MOST_NOISE_BITS` grid steps meets the budget.
+        so much that no noise below `MOST_NOISE` meets the budget.
     """
     for space, noise in noises.items():
         # The square of the noise and the inverse of the square must be finite.
@@ -596,9 +595,8 @@ def calibrate(
             math.ceil(noise * noise_factor / STD_PER_SCALE[law] / grid) * grid * STD_PER_SCALE[law]
             for (_, noise), grid in zip(classes, grids, strict=True)
         ]
-        # no larger noise can be drawn
-        scales = [n / STD_PER_SCALE[law] / g for n, g in zip(raised, grids, strict=True)]
-        if max(scales) >= 2.0**MOST_NOISE_BITS:
+        # the variances of larger noise overflow
+        if max(raised) >= MOST_NOISE:
             break
         prototypes = [
             Block(attributes=(), factors=factors, noise=noise, grid=grid, law=law)

@@ -18,7 +18,7 @@ from engine._format import set_name
 from engine._threads import threads_for
 from engine.errors import LimitExceeded, PlanError
 from engine.plans import Block, Plan
-from engine.plans.blocks import MOST_NOISE_BITS, STD_PER_SCALE, apply_factors
+from engine.plans.blocks import STD_PER_SCALE, apply_factors
 from engine.records import Counts, count_marginals
 from engine.release.ingest import Measurable
 from engine.release.measurement import estimate, strategy_answers
@@ -28,6 +28,9 @@ from engine.residuals.operators import EntryRows
 
 # Largest number of bits of an answer in grid steps before noise: answer plus noise fits in int64.
 MOST_BITS = 62
+# Largest number of bits of the noise scale in grid steps: noise of 2^22 times this scale fits in
+# int64.
+MOST_NOISE_BITS = 36
 # If the tables on all residual spaces have at most this number of cells in total, all of them are
 # in memory at the same time; otherwise one table at a time.
 MAX_TABLE_CELLS = 1 << 20

@@ -133,7 +133,7 @@ def test_budget_for_marginal_matches_closed_form() -> None:
 
 
 def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounding costs most of this budget, so the variance is not proportional to 1 / pcost."""
+    """The grid step is about one count here, so the variance differs from 1 / pcost."""
     result = plan(
         Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity"
     )
@@ -144,20 +144,10 @@ def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyP
         return at_budget(plan, budget)
 
     monkeypatch.setattr(fitness, "at_budget", recorded_at_budget)
-    budget = check_budget(result, 1e8, 1.0)
+    budget = check_budget(result, 1e11, 1.0)
     # the search converges quickly although the variance is not proportional to 1 / pcost
     assert len(trials) <= 10
-    assert budget.pure_epsilon > 10 * math.sqrt(2) / 1e8
-
-
-def test_budget_for_error_above_all_noise_is_the_smallest_with_a_plan() -> None:
-    result = plan(
-        Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity"
-    )
-    budget = budget_for_error(result, 1e14, 1.0)
-    assert at_budget(result, budget).rmse < 1e14
-    with pytest.raises(PlanError, match="larger budget"):
-        at_budget(result, slightly_smaller(budget))
+    assert budget.pure_epsilon > 100 * math.sqrt(2) / 1e11
 
 
 def test_budget_for_query_is_minimal() -> None:
