@@ -184,3 +184,23 @@ def test_interrupt_during_search_leaves_no_file(tmp_path: Path) -> None:
         assert "Traceback" not in output
     assert run.returncode == 130
     assert sorted(place.name for place in tmp_path.iterdir()) == ["schema.json"]
+
+
+def test_interrupt_of_executed_text_has_the_exit_code_of_interrupts(tmp_path: Path) -> None:
+    """Dataclasses execute source text when they are imported."""
+    (tmp_path / "interrupted.py").write_text(
+        "import sys\n"
+        "from engine.cli import main as line\n"
+        "text = 'import os, signal; os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass'\n"
+        "line._parser = lambda _: exec(text)\n"
+        "sys.exit(line.main(['plan']))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "interrupted"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (130, "Stopped.\n")
