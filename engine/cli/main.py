@@ -156,9 +156,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
-        # If the signal arrived while Python executed source text, as dataclasses do at an import,
-        # CPython would end the process by the signal.  Executing source text resets its mark.
-        exec("")
         return _EXIT_INTERRUPTED
 
 
