@@ -13,15 +13,17 @@ Source: QuerySmasher, section 6.3.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
 from engine._arrays import Array, Index
 from engine.residuals.dual_solver import Options, Solution
 from engine.residuals.intervals import (
+    DualSolution,
     IntervalGram,
     IntervalMatrix,
     IntervalSolution,
@@ -208,35 +210,23 @@ def marginal_solution(cells: int, weight: float = 1.0) -> Solution:
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
 
 
-class DeferredStrategy(Protocol):
-    """Matrices of a strategy on the residual space of one attribute, computed when first read."""
-
-    @property
-    def cells(self) -> int:
-        """Number of cells."""
-
-    @property
-    def rank(self) -> int:
-        """Number of strategy rows."""
-
-    @property
-    def formed(self) -> tuple[Array, Array]:
-        """Strategy rows and the matrix that estimates residual coordinates from their answers.
-
-        Shapes (rank, cells) and (cells - 1, rank).
-        """
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class IntervalMatrices:
-    """Matrices of the strategy of interval queries, computed when they are first read."""
+class StrategyMatrices(ABC):
+    """Matrices of the strategy that dual weights determine on a residual space of one attribute.
 
-    solution: IntervalSolution
+    The matrices are computed when they are first read.
+
+    Attributes
+    ----------
+    solution : dual weights of the cells, with the privacy cost of every cell.
+    """
+
+    solution: DualSolution
 
     @property
     def cells(self) -> int:
         """Number of cells."""
-        return self.solution.space.cells
+        return len(self.solution.dual)
 
     @property
     def rank(self) -> int:
@@ -253,27 +243,42 @@ class IntervalMatrices:
     def formed(self) -> tuple[Array, Array]:
         """Strategy rows and the matrix that estimates residual coordinates from their answers.
 
-        Shapes (n - 1, n) and (n - 1, n - 1).
+        Shapes (rank, n) and (n - 1, rank).
         """
-        rows, reconstruction = self.solution.strategy()
+        rows, pinv = self._computed()
         # Rounding errors can make the squared norm of a column larger than its stated privacy cost
         # in ``column_costs``.  The rows are scaled to prevent this.
         squares = np.einsum("rc,rc->c", rows, rows)
         scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
         rows *= scale
+        return rows, pinv / scale
+
+    @abstractmethod
+    def _computed(self) -> tuple[Array, Array]:
+        """Return new arrays with the two matrices of `formed`, before they are scaled."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalMatrices(StrategyMatrices):
+    """Matrices of the strategy of interval queries."""
+
+    solution: IntervalSolution
+
+    def _computed(self) -> tuple[Array, Array]:
+        rows, reconstruction = self.solution.strategy()
         pinv = (_table_differences(reconstruction).T @ CosineMatrix(cells=rows.shape[1])).T
-        return rows, np.asarray(pinv) / scale
+        return rows, np.asarray(pinv)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeferredMatrix(Operator):
-    """One of the two matrices of a `DeferredStrategy`, computed at the first operation on it.
+    """One of the two matrices of `StrategyMatrices`, computed at the first operation on it.
 
     If ``reconstruction`` is False, this is the matrix of the strategy rows.  If it is True, this is
     the matrix that maps strategy answers to residual coordinates.
     """
 
-    matrices: DeferredStrategy
+    matrices: StrategyMatrices
     reconstruction: bool = False
     transposed: bool = False
 
@@ -295,21 +300,32 @@ class DeferredMatrix(Operator):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class IntervalStrategy(Strategy):
-    """Strategy of interval queries on a residual space of one wide attribute."""
+class DeferredStrategy(Strategy):
+    """Strategy on a residual space of one wide attribute whose matrices are computed when read."""
 
-    solution: IntervalSolution
+    matrices: StrategyMatrices
 
     def column_costs(self, law: str) -> Array:
-        # The costs of ``solution`` hold for its own rows, a `DeferredMatrix`.  `by_rows` may have
-        # replaced these rows.
+        # The costs of ``matrices`` hold for its own rows.  `by_rows` may have replaced these rows.
         if isinstance(self.rows, DeferredMatrix) and law != "laplace":
-            return IntervalMatrices(solution=self.solution).column_costs
+            return self.matrices.column_costs
         return super().column_costs(law)
 
     @cached_property
     def column_norm(self) -> float:
         return math.sqrt(float(self.column_costs("gaussian").max()))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalStrategy(DeferredStrategy):
+    """Strategy of interval queries on a residual space of one wide attribute."""
+
+    matrices: IntervalMatrices
+
+    @property
+    def solution(self) -> IntervalSolution:
+        """Dual weights that determine the strategy."""
+        return self.matrices.solution
 
     @cached_property
     def cell_covariance(self) -> Array:
@@ -393,22 +409,31 @@ def interval_solution(
         )
     else:
         solution = evaluate(space, dual)
-    matrices = IntervalMatrices(solution=solution)
-    strategy = IntervalStrategy(
-        sizes=(gram.cells,),
-        rows=cast(Array, DeferredMatrix(matrices=matrices)),
-        pinv=cast(Array, DeferredMatrix(matrices=matrices, reconstruction=True)),
-        complete=True,
-        solution=solution,
+    return deferred_solution(
+        IntervalStrategy,
+        IntervalMatrices(solution=solution),
+        is_proved=dual is not None or solution.gap <= options.gap,
     )
+
+
+def deferred_solution(
+    strategy: type[DeferredStrategy], matrices: StrategyMatrices, *, is_proved: bool
+) -> Solution:
+    """Return the strategy of this class with these matrices, and its bound.
+
+    ``is_proved`` is False if a limit ended the search for the dual weights.
+    """
+    solution = matrices.solution
     return Solution(
-        strategy=strategy,
+        strategy=strategy(
+            sizes=(matrices.cells,),
+            rows=cast(Array, DeferredMatrix(matrices=matrices)),
+            pinv=cast(Array, DeferredMatrix(matrices=matrices, reconstruction=True)),
+            complete=matrices.rank == matrices.cells - 1,
+            matrices=matrices,
+        ),
         value=solution.value,
         bound=solution.bound,
         dual=solution.dual,
-        status=(
-            "optimal"
-            if dual is not None or solution.gap <= options.gap
-            else "stopped at the limits of the search"
-        ),
+        status="optimal" if is_proved else "stopped at the limits of the search",
     )

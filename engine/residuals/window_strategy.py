@@ -7,10 +7,8 @@ computed from the dual weights by `engine.residuals.dual_solver`.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from engine._threads import threads_for
 from engine.residuals.basis import Lift, basis
 from engine.residuals.decomposition import Factor, wide_window_gram
 from engine.residuals.dual_solver import DualProblem, Options, Solution
-from engine.residuals.marginals import DeferredMatrix
+from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.strategy import Strategy
 from engine.residuals.windows import (
     WindowGram,
@@ -32,30 +30,18 @@ from engine.workload import Part, Width
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WindowMatrices:
-    """Matrices of the strategy of windows, computed when they are first read."""
+class WindowMatrices(StrategyMatrices):
+    """Matrices of the strategy of windows."""
 
     solution: WindowSolution
 
     @property
-    def cells(self) -> int:
-        """Number of cells."""
-        return self.solution.space.cells
-
-    @property
     def rank(self) -> int:
-        """Number of strategy rows."""
         return self.solution.space.gram.residual_rank
-
-    @property
-    def column_costs(self) -> Array:
-        """Upper bound on the squared norm of every column of the strategy rows, shape (n,)."""
-        norms = self.solution.norms
-        return np.asarray(norms / norms.max())
 
     @cached_property
     def strategy(self) -> Strategy:
-        """Strategy with the formed matrices."""
+        """Strategy with the formed matrices, before its rows are scaled."""
         n, width, space = self.cells, self.solution.space.gram.width, self.solution.space
         with threads_for(n):
             N = basis(n)
@@ -64,35 +50,15 @@ class WindowMatrices:
             weights = np.bincount(problem.orbit, self.solution.dual, problem.variables)
             return problem.solution(weights.astype(float), "optimal").strategy
 
-    @cached_property
-    def formed(self) -> tuple[Array, Array]:
-        """Strategy rows and the matrix that estimates residual coordinates from their answers.
-
-        Shapes (rank, n) and (n - 1, rank).
-        """
-        rows = self.strategy.rows
-        # Rounding errors can make the squared norm of a column larger than its stated privacy cost
-        # in ``column_costs``.  The rows are scaled to prevent this.
-        squares = np.einsum("rc,rc->c", rows, rows)
-        scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
-        return rows * scale, self.strategy.pinv / scale
+    def _computed(self) -> tuple[Array, Array]:
+        return self.strategy.rows.copy(), self.strategy.pinv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class WindowStrategy(Strategy):
+class WindowStrategy(DeferredStrategy):
     """Strategy of all windows of one width on a residual space of one wide attribute."""
 
     matrices: WindowMatrices
-
-    def column_costs(self, law: str) -> Array:
-        # The costs of ``matrices`` hold for its own rows.  `by_rows` may have replaced these rows.
-        if isinstance(self.rows, DeferredMatrix) and law != "laplace":
-            return self.matrices.column_costs
-        return super().column_costs(law)
-
-    @cached_property
-    def column_norm(self) -> float:
-        return math.sqrt(float(self.column_costs("gaussian").max()))
 
     @property
     def rank(self) -> int:
@@ -139,22 +105,8 @@ def window_solution(
         )
     else:
         solution = evaluate(space, dual)
-    matrices = WindowMatrices(solution=solution)
-    strategy = WindowStrategy(
-        sizes=(gram.cells,),
-        rows=cast(Array, DeferredMatrix(matrices=matrices)),
-        pinv=cast(Array, DeferredMatrix(matrices=matrices, reconstruction=True)),
-        complete=matrices.rank == gram.cells - 1,
-        matrices=matrices,
-    )
-    return Solution(
-        strategy=strategy,
-        value=solution.value,
-        bound=solution.bound,
-        dual=solution.dual,
-        status=(
-            "optimal"
-            if dual is not None or solution.gap <= options.gap
-            else "stopped at the limits of the search"
-        ),
+    return deferred_solution(
+        WindowStrategy,
+        WindowMatrices(solution=solution),
+        is_proved=dual is not None or solution.gap <= options.gap,
     )

@@ -75,9 +75,6 @@ class WindowGram:
     cells : number of cells of the attribute.
     width : number of cells of a window, at least 1 and less than ``cells``.
     total : weight of the total, at least 0.
-
-    >>> WindowGram(cells=3, width=2).dense().tolist()
-    [[1.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 1.0]]
     """
 
     cells: int
@@ -126,12 +123,6 @@ class WindowGram:
         """Return the sum of the squared answers of all windows to the table ``pi``, shape (n,)."""
         sums = self.sums(pi)
         return float(sums @ sums) + self.total * float(pi.sum()) ** 2
-
-    def dense(self) -> Array:
-        """Return the Gram of the queries on the cells, shape (n, n); for tests."""
-        rows = np.array([np.eye(self.count)[k] for k in range(self.count)])
-        windows = np.array([self.spread(row) for row in rows])
-        return np.asarray(windows.T @ windows + self.total)
 
 
 # expected number of quadrature nodes
@@ -362,7 +353,6 @@ class _Network:
         source : currents into the nodes, shape (nodes,); None to compute no potentials.
         """
         m, n, count, b = self.nodes, self.cells, len(link), self.order
-        node = np.arange(m)
         diagonal = np.array(conductance[:m])
         diagonal[: n - 1] += conductance[1:]
         # diagonal blocks of the Laplacian, which are replaced by those of its inverse; a block that
@@ -429,7 +419,7 @@ class _Network:
             diagonal=blocks[self.block, :, self.position, self.position],
             along_path=crossing[0],
             along_links=crossing[1],
-            solution=sources[self.block, :, self.position][node],
+            solution=sources[self.block, :, self.position],
         )
 
 

@@ -255,8 +255,8 @@ BUGS = (
         tests=("tests/residuals/test_windows.py::test_evaluation_equals_dense_formulas",),
     ),
     Bug(
-        name="privacy cost of windows halved",
-        file="engine/residuals/window_strategy.py",
+        name="privacy cost of wide strategies halved",
+        file="engine/residuals/marginals.py",
         old="return np.asarray(norms / norms.max())",
         new="return np.asarray(norms / norms.max() / 2.0)",
         tests=("tests/residuals/test_windows.py::test_noise_has_the_predicted_covariance",),

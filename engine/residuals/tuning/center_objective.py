@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,6 +64,7 @@ from engine.residuals.intervals import (
     IntervalGram,
     IntervalSolution,
     IntervalSpace,
+    SolutionT,
     solve,
     total_square,
 )
@@ -937,22 +938,15 @@ class CenterProblem:
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
         """Solve interval queries; the search starts at the last dual weights stored for ``key``."""
-        self.allowance.check()
-        solution = solve(
-            space,
-            gap=self.options.gap,
-            evaluations=self.options.evaluations,
-            deadline=self.allowance.deadline,
-            start=self._last_weights.get(key),
-        )
-        self.allowance.check()
-        self._last_weights[key] = solution.dual
-        return solution
+        return self._solve(solve, key, space)
 
     def _solve_windows(self, key: Any, space: WindowSpace) -> WindowSolution:
         """Solve windows; the search starts at the last dual weights stored for ``key``."""
+        return self._solve(solve_windows, key, space)
+
+    def _solve(self, search: Callable[..., SolutionT], key: Any, space: object) -> SolutionT:
         self.allowance.check()
-        solution = solve_windows(
+        solution = search(
             space,
             gap=self.options.gap,
             evaluations=self.options.evaluations,
