@@ -436,7 +436,7 @@ def most_increased(before: Plan, after: Plan, changed_request: ChangedRequest) -
     """
     errors_before = errors_by_group(before)["rmse"].to_numpy()[changed_request.numbers]
     errors_after = errors_by_group(after)["rmse"].to_numpy()
-    # Errors that are 0 or infinite have no relative change.
+    # a relative change needs finite errors, and an error before the change that is not 0
     comparable = np.isfinite(errors_after) & np.isfinite(errors_before) & (errors_before > 0.0)
     if changed_request.group is not None:
         comparable[changed_request.group] = False

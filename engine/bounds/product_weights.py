@@ -750,14 +750,14 @@ class GramLayout:
 
     Attributes
     ----------
-    outside : pairs (attribute of T, key of its query family).
+    scalar_keys : pairs (attribute of T, key of its query family).
     order : number of rows and of columns of M_T.
     terms : tuples (weight, product, index), one per summand of M_T.  A summand is ``weight`` times
         the Kronecker product of the Grams of the parts in ``product``.  Its entry (i, j) is added
         to entry (index[i], index[j]) of M_T.
     """
 
-    outside: tuple[tuple[str, Key], ...]
+    scalar_keys: tuple[tuple[str, Key], ...]
     order: int
     terms: list[tuple[float, Product, Index]]
 
@@ -858,14 +858,14 @@ class DenseNormBound:
         return list(counted_sets.values())
 
     def _layout(
-        self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Product, float]
+        self, scalar_keys: tuple[tuple[str, Key], ...], terms: Mapping[Product, float]
     ) -> GramLayout:
         """Return the layout of the Gram M_T of a set T of attributes.
 
         Parameters
         ----------
-        outside : pairs (attribute of T, key of the query family on it).
-        terms : product of parts on attributes outside T -> its weight.
+        scalar_keys : pairs (attribute of T, key of the query family on it).
+        terms : product of parts on the other attributes -> its weight.
         """
         # M_T has one block of rows for every set of attributes on which a function other than the
         # constant is taken.  ``first_rows`` has the first row of each block.
@@ -888,7 +888,7 @@ class DenseNormBound:
                 block = block.transpose([varying.index(name) for name in order_of_names])
                 index[tuple(slice(1, None) if varies else 0 for varies in is_varying)] = block
             rows_of_terms.append((weight, product, index.ravel()))
-        return GramLayout(outside=outside, order=order, terms=rows_of_terms)
+        return GramLayout(scalar_keys=scalar_keys, order=order, terms=rows_of_terms)
 
     def _family(self, state: State, name: str, key: Key) -> FamilyRoot:
         return state.frame(*self._basis(name)).families[key]
@@ -917,7 +917,7 @@ class DenseNormBound:
                     if t * trace > 0.0 and by_M is not None:
                         by_norm = by_value * count * t * trace / norm_of_stack
                         self._add_derivatives(layout, state, by_norm * t, by_M)
-                        for name, key in layout.outside:
+                        for name, key in layout.scalar_keys:
                             family = self._family(state, name, key)
                             family.by_t += by_norm * t * trace / family.t
 
@@ -932,7 +932,7 @@ class DenseNormBound:
         trace : lower bound on tr sqrt(M_T).
         by_M : derivative of the trace with respect to M_T, or None if `root_trace` computes none.
         """
-        t = math.prod(self._family(state, name, key).t for name, key in layout.outside)
+        t = math.prod(self._family(state, name, key).t for name, key in layout.scalar_keys)
         M = np.zeros((layout.order, layout.order))
         if t > 0.0:
             for weight, product, index in layout.terms:

@@ -107,7 +107,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
 def _workload_from_options(args: argparse.Namespace) -> Workload:
     if args.workload is None:
         if args.schema is None:
-            raise WorkloadError("No workload is given. Give --workload, or --schema with --ways.")
+            raise WorkloadError("No workload is given. Give --workload, or --schema for tables.")
         if args.whole_numbers:
             raise WorkloadError(
                 "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave"

@@ -1,9 +1,9 @@
 """Figures of query coefficients and of strategy matrices.
 
-`family_picture` and `plane_picture` draw which cells queries count.  `range_picture` draws the
-cells of attributes; the user can select cells by drawing a box, which `cells_in_box` converts to
-ranges of cells.  `rows_picture` and `gram_picture` draw the strategy matrix of one block of a plan
-and its Gram matrix.
+`family_picture` and `plane_picture` draw the coefficients of queries on the cells.  `range_picture`
+draws the cells of attributes; the user can select cells by drawing a box, which `cells_in_box`
+converts to ranges of cells.  `rows_picture` and `gram_picture` draw one Kronecker factor of the
+strategy matrix of a block, and the Gram matrix of this factor.
 """
 
 from __future__ import annotations

@@ -645,8 +645,9 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
 def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
     """Return the points of a decreasing step function from 1 to 0, as x and y coordinates.
 
-    The x coordinates are ratios in increasing order, at most `MAX_STEPS` of ``ratios`` and two
-    ends.  The y coordinate of a ratio is the share of ``ratios`` that are at least as large.
+    The x coordinates increase: a start at 0 or below, at most `MAX_STEPS` of ``ratios``, and an end
+    directly above the largest ratio.  The y coordinate of a ratio is the share of ``ratios`` that
+    are at least as large; of equal ratios, only the first has this share.
     """
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)

@@ -16,10 +16,12 @@ plans of sum(u Var), divided by the dual norm of u.
 weights that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.
 
 A group consists of parts.  A part is a query family on some attributes of the group.  A query of
-the group combines one query per part.  If a group has several parts, there is one weight per query
-of a part, and the weight of a query of the group is the product of these weights.  The Gram matrix
-of the group then remains a Kronecker product.  If a group has one part or few queries, there is one
-weight per query of the group.
+the group combines one query per part.  Weights are stored in one of two forms:
+
+- one weight per query of the group.  Groups with one part have this form.  Some searches also use
+  it for groups with several parts.
+- one weight per query of every part.  The weight of a query of the group is the product of the
+  weights of its parts, so that the Gram matrix of the group remains a Kronecker product.
 
 Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
 in between).

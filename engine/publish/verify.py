@@ -446,11 +446,12 @@ def _certificate(text: bytes) -> dict[str, Any]:
             " published."
         )
     if not all(
-        is_plain_name(name.removeprefix(PUBLISHED)) and len(digest) == 64
+        is_plain_name(name.removeprefix(PUBLISHED)) and re.fullmatch("[0-9a-f]{64}", digest)
         for name, digest in certificate_fields["files"].items()
     ):
         raise PlanError(
-            "The certificate lists a file whose name is a path, or whose digest is not a SHA-256."
+            "The certificate lists a file with a name that is not allowed, or a digest that is not a"
+            " SHA-256."
             " Give the package as it was published."
         )
     spent = certificate_fields.get("ledger")
@@ -563,7 +564,10 @@ class _Rows:
         return table.slice(0, count)
 
     def more(self) -> bool:
-        """Return whether rows remain that `take` has not returned."""
+        """Return whether rows remain that `take` has not returned.
+
+        The rows are read and discarded, so `take` returns nothing afterwards.
+        """
         return any(map(len, self._rest)) or any(map(len, self._batches))
 
 

@@ -134,7 +134,7 @@ def public_text(schema: Schema) -> str:
     for number, invariant in enumerate(schema.invariants):
         if number:
             text.write("\n")
-        # name of the count column: "exact", repeated until no attribute has this name
+        # name of the count column: "exact", or "exact exact" and so on if an attribute has this name
         count_column = "exact"
         while count_column in schema:
             count_column += " exact"

@@ -394,7 +394,7 @@ def residual_coefficients(
     ----------
     sizes : domain sizes of the attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform one.
-    complements : mapping from the positions of a pair's attributes to its complement.
+    complements : positions (i, j) of two attributes -> the complement of this pair of attributes.
     overwrite : whether the array ``rows`` may be overwritten.
 
     >>> residual_coefficients(np.array([[1.0, 0.0]]), [2], [None], {}).round(3)
@@ -423,7 +423,7 @@ def tables(
     coordinates : shape (k, cells), in the order of the result of `residual_coefficients`.
     sizes : domain sizes of the attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform one.
-    complements : mapping from the positions of a pair's attributes to its complement.
+    complements : positions (i, j) of two attributes -> the complement of this pair of attributes.
     overwrite : whether the array ``coordinates`` may be overwritten.
 
     >>> tables(np.array([[10.0, 0.0]]), [2], [None], {})

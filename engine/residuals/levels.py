@@ -592,8 +592,9 @@ class LevelProblem:
         area_of_cell = [np.arange(len(member[-1]))]
         for parent in reversed(parents[1:]):
             area_of_cell.insert(0, parent[area_of_cell[0]])
-        # number of areas of a class, divided by the number of areas of the class of its parent
+        # number of areas of every class
         sizes = [np.bincount(numbers).astype(float) for numbers in classes]
+        # number of areas of a class per area of its parent class
         copies = [
             size / above[p] for size, above, p in zip(sizes[1:], sizes, parents, strict=False)
         ]

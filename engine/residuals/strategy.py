@@ -349,8 +349,9 @@ def _undominated(
 ) -> tuple[dict[str, Index], int]:
     """Return the undominated values of every attribute, and the number of removal steps.
 
-    A value of an attribute is dominated if another value has at least the same cost in every entry
-    of all tables ``placed`` on the attribute.  ``placed`` refers to ``tables`` by index.
+    ``placed`` lists tables with the names of their axes, as pairs (names, index in ``tables``).  A
+    value of an attribute is dominated if another value of the attribute has at least the same cost
+    in every entry of every table with the attribute.
 
     Every removal step may lower the maximum of the costs by up to the factor 1 + `TIE_TOLERANCE`,
     because nearly equal costs count as equal.

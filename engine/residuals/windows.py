@@ -575,9 +575,11 @@ def evaluate(
 ) -> WindowSolution:
     """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
-    raised to this value, and then all are scaled to sum 1.  ``log_precision`` is the negative
-    natural logarithm of the relative error of the costs.
+    ``weights`` have shape (n,) and any positive sum.  Weights with sum 1, none of which is below half
+    of `MIN_SHARE` times their mean, remain.  Otherwise weights below `MIN_SHARE` times the mean are
+    raised to this value, and all are scaled to sum 1.  If the space is symmetric, every weight is
+    averaged with that of its mirror image.  ``log_precision`` is the negative natural logarithm of
+    the relative error of the costs.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # Weights of an earlier solution are not scaled again, because this would change their last
@@ -589,9 +591,9 @@ def evaluate(
         mass = 0.5 * (mass + mass[::-1])
     norms = _cell_norms(space, mass, log_precision)
     if space.is_symmetric:
-        # On the whole attribute the last node of the network is not ground.  If the last cells have
-        # tiny weights, their resistances are differences of almost equal numbers.  The first nodes
-        # are almost at ground, so that there is no such cancellation.
+        # The costs of the last cells are copied from their mirror images.  Computed from their own
+        # resistances they would be differences of almost equal numbers if their weights are tiny,
+        # because the path of resistors begins at ground, but does not end there.
         half = space.cells // 2
         norms[-half:] = norms[:half][::-1]
     return WindowSolution(space=space, dual=mass, norms=norms)

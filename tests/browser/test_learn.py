@@ -93,7 +93,8 @@ def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
         visit.expect_text(lesson.title)
         check_last_step(visit, number)
 
-    # The course mode has large type and no sidebar, also at the low resolution of an old projector.
+    # The course mode has large type and no sidebar.  Its texts also fit at the low resolution of an
+    # old projector.
     page.get_by_text("Course mode").click()
     visit.settle()
     expect(page.get_by_test_id("stSidebar")).to_be_hidden()

@@ -68,7 +68,8 @@ def test_boolean_that_means_missing_date_is_counted_as_in_files() -> None:
     assert cells["day"].to_pylist() == encoder.encode_values(values.to_pylist()).tolist()
 
 
-# A normal run tests every column and every kind of attribute once, a full run tests all pairs.
+# A normal run tests every column once, with the kinds of attributes in turn, so that every kind
+# occurs.  A full run tests all pairs.
 DIAGONAL = [(name, list(ATTRIBUTES)[i % len(ATTRIBUTES)]) for i, name in enumerate(VALUES)]
 
 

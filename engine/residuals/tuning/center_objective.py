@@ -280,8 +280,8 @@ class Evaluation:
 
         ``coefficients`` maps the Kronecker product of every term to its coefficient.  The result is
         (sum, mapping from each product to the derivative with respect to its coefficient).
-        Derivatives of S through residual Grams and centers are added to ``by_residual_gram`` and
-        ``by_role``.
+        Derivatives of the objective S (see the module docstring) with respect to residual Grams and
+        centers are added to ``by_residual_gram`` and ``by_role``.
         """
         # The smallest error of a Kronecker product is the product of those of its factors.  The
         # error of a term is its coefficient times this product.
@@ -788,33 +788,33 @@ class CenterProblem:
         )
 
     def _group_terms(
-        self, group: Group, ranks: Sequence[int]
+        self, group: Group, sorted_axes: Sequence[int]
     ) -> list[tuple[Axes, KroneckerProduct, tuple[int, ...]]]:
         """Return what a group of weight 1 adds to the Gram of every residual space.
 
         Parameters
         ----------
         group : the queries.
-        ranks : the axes of the group in schema order.
+        sorted_axes : the axes of the group in schema order.
 
         Returns
         -------
         One tuple (positions, factors, monomial) per residual space to which the group adds
-        something.  ``positions`` are the positions in ``ranks`` of the attributes of the space.
+        something.  ``positions`` are the positions in ``sorted_axes`` of the axes of the space.
         The group adds the Kronecker product ``factors`` times a number.  This number is a product
         of total squares (see the module docstring), one per part of the group without an attribute
         of the space.  ``monomial`` has the indices of the projections of these parts to the total.
         """
-        rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-        # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of
-        # these attributes and the index of the projection to their residual space.
+        position_of_axis = {axis: position for position, axis in enumerate(sorted_axes)}
+        # One list per part, with one pair per subset of its attributes.  A pair holds the positions
+        # of these attributes and the index of the projection to their residual space.
         choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)
             choices.append(
                 [
                     (
-                        tuple(rank_of_axis[part.axes[i]] for i in inside),
+                        tuple(position_of_axis[part.axes[i]] for i in inside),
                         self._projection_index(part, roles, inside),
                     )
                     for inside in subsets(range(len(part.axes)))
@@ -825,7 +825,7 @@ class CenterProblem:
             residual = [(chosen, index) for chosen, index in combination if chosen]
             if any(self._is_zero(index) for _, index in residual):
                 continue
-            positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
+            positions = tuple(sorted(position for chosen, _ in residual for position in chosen))
             factors = tuple(
                 sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
             )
@@ -863,9 +863,10 @@ class CenterProblem:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
         The uniform center is optimal if all Grams on attributes of this role are invariant under a
-        cyclic shift of the cells.  If the role has parts on several attributes, or prefix, suffix,
-        range or window queries on a wide attribute, the Grams are not tested and the result is
-        False.
+        cyclic shift of the cells.  Three cases are decided without a test of Grams.  The result is
+        False if an attribute of the role has only windows of one width.  Otherwise it is True if a
+        wide attribute of the role has areas of levels.  Otherwise it is False if a part is on
+        several attributes, or has prefixes, suffixes or ranges on a wide attribute.
         """
         if role in self.window_roles:
             return False

@@ -2,11 +2,11 @@
 
 The strategy of a union is on the table of all attributes of its spaces.  It may consist of one
 strategy per space, so the optimal strategy of a union is at least as accurate as separate
-strategies, for any centers.  Every space belongs to one block.  So blocks are linearly independent,
-answers are unbiased, costs add up and all tables agree.  A union of all spaces of a pair answers
-the queries on the pair without splitting them.  A union of all spaces of the workload is the best
-of all matrix mechanisms.  A union measures only the span of its queries.  Queries outside this span
-are refused, although separate strategies might answer them.
+strategies, whatever centers these use.  Every space belongs to one block.  So blocks are linearly
+independent, answers are unbiased, costs add up and all tables agree.  A union of all spaces of two
+attributes answers the queries on these attributes without splitting them.  A union of all spaces of
+the workload is the best of all matrix mechanisms.  A union measures only the span of its queries.
+Queries outside this span are refused, although separate strategies might answer them.
 
 Unions are limited by computing time: the Gram of a union is neither small nor a Kronecker product.
 A union therefore has as many spaces as one dense search can solve within the limits.
@@ -424,7 +424,7 @@ def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float
 
 
 def _has_only_windows(workload: Workload) -> bool:
-    """Return whether all queries are windows of one width that are solved without a matrix."""
+    """Return whether all weighted queries are windows of one width, solved without a matrix."""
     parts = [(p, g.query_weights) for g in workload.groups if g.weight > 0.0 for p in g.parts]
     return len({part.key for part, _ in parts}) == 1 and all(
         wide_window_gram(part, weights) is not None for part, weights in parts

@@ -168,13 +168,13 @@ def _by_attribute(
     """Draw an option that maps numeric attributes to query families, as two lists.
 
     The first list chooses an attribute, the second the family for which the strategy on this
-    attribute is optimised.
+    attribute is optimised.  Nothing is drawn without numeric attributes.
 
     Parameters
     ----------
     name : name of the option.
     value : its value, a mapping from attributes to families.
-    allowed : families that can be chosen.
+    allowed : families that can be chosen in place of those of the workload.
     version : part of the widget keys, see `history.version`.
     """
     attributes = request_state.schema.attributes if request_state.schema else ()

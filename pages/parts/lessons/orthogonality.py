@@ -111,7 +111,8 @@ def _tables(n_rows: int, n_columns: int) -> Workload:
 def _query(n_rows: int, n_columns: int) -> list[list[int]]:
     """Return a query as one row per reply and one column per city: 1 for counted cells, else 0.
 
-    Counted are all cities but the first for reply 0, and only the last city for other replies.
+    For reply 0 the query counts all cities except the first.  For every other reply it counts only
+    the last city.
     """
     return [
         [int(c >= 1 and (r == 0 or c == n_columns - 1)) for c in range(n_columns)]

@@ -18,8 +18,8 @@ def draw(plan: Plan) -> None:
     st.caption(
         "Published tables are non-negative and consistent, which removes most noise of large"
         " tables. Other weights can therefore make them more accurate. They follow from the sizes"
-        " of the tables, the budget and the expected number of records. Current weights count as"
-        " importance."
+        " of the tables, the budget and the expected number of records, and from your weights, which"
+        " say how much the errors of a table matter."
     )
     records = st.number_input(
         "Expected number of records",
@@ -49,8 +49,8 @@ def draw(plan: Plan) -> None:
         columns = ("Attributes", "With the current weights", "With the new weights")
         st.dataframe([dict(zip(columns, row, strict=True)) for row in errors], hide_index=True)
         st.caption(
-            "The new weights are for published tables. Unbiased answers have these larger standard"
-            " errors; keep the current weights if readers will add up or model the answers."
+            "The new weights are for published tables. They make some unbiased answers less"
+            " accurate; keep the current weights if readers will add up or model the answers."
         )
         left, _ = st.columns([1, 2])
         buttons.button(
