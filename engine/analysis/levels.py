@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from engine._values import cached_on_value
+from engine.analysis.variance_breakdown import sorted_by_error
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
 
@@ -41,8 +42,7 @@ def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
             "largest standard error": np.sqrt(largest),
         }
     )
-    order = ["largest standard error", "RMSE"]
-    return table.sort_values(order, ascending=False, kind="stable", ignore_index=True)
+    return sorted_by_error(table)
 
 
 def find_areas(table: pd.DataFrame, level: LevelQueries, text: str) -> pd.DataFrame:

@@ -187,6 +187,21 @@ def group_table(plan: Plan) -> pd.DataFrame:
     return table.assign(weight=weights)
 
 
+def sorted_by_error(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table in descending order of the largest standard error, then the RMSE.
+
+    Errors that differ only by rounding count as equal.  Rows with equal errors keep their order.
+    """
+    with np.errstate(divide="ignore"):
+        return table.sort_values(
+            ["largest standard error", "RMSE"],
+            ascending=False,
+            kind="stable",
+            ignore_index=True,
+            key=lambda errors: np.log(errors).round(9),
+        )
+
+
 @cached_on_value
 def names_in_plan(plan: Plan) -> list[str]:
     """Return the names of all groups of a plan, as from `table_names`."""
@@ -201,8 +216,7 @@ def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.D
     ways : number of attributes of the groups to return; by default any.
     words : search text for `find_groups`, which selects the groups to return; by default all.
     """
-    order = ["largest standard error", "RMSE"]
-    table = group_table(plan).sort_values(order, ascending=False, kind="stable", ignore_index=True)
+    table = sorted_by_error(group_table(plan))
     matching = set(find_groups(plan.workload, words))
     groups = plan.workload.groups
     selected = [g in matching and ways in (None, len(groups[g].attributes)) for g in table["group"]]

@@ -409,7 +409,7 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
         tuned = plan.options.get("centers") == "tuned"
         subject = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
         advice = (
-            "with centers='uniform', or give the option keep, such as keep=0.1"
+            "with centers='uniform', or with the accuracy limits of the option keep"
             if tuned
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from engine.analysis import levels
+from engine.analysis.variance_breakdown import sorted_by_error
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import measure
@@ -21,7 +22,7 @@ def test_area_errors_are_those_of_queries() -> None:
     for level in LEVELS:
         table = levels.area_errors(PLAN, 0, level)
         assert sorted(table["area"]) == list(range(len(level.labels)))
-        assert table["largest standard error"].is_monotonic_decreasing
+        assert table["largest standard error"].round(9).is_monotonic_decreasing
         for row in table.itertuples(index=False):
             of_area = variances[level.numbers([row.area], 0, 10**6)]
             np.testing.assert_allclose(row.RMSE**2, of_area.mean())
@@ -33,6 +34,12 @@ def test_area_errors_in_pieces_are_equal(monkeypatch) -> None:
     monkeypatch.setattr(levels, "MAX_ENTRIES", 13)
     other_plan = plan(WORKLOAD, Budget(pcost=1.0))
     pd.testing.assert_frame_equal(levels.area_errors(other_plan, 0, LEVELS[2]), expected)
+
+
+def test_areas_with_errors_equal_up_to_rounding_keep_their_order() -> None:
+    errors = pd.DataFrame({"area": [0, 1, 2], "largest standard error": [2.0, 2.0 + 4e-16, 3.0]})
+    table = sorted_by_error(errors.assign(RMSE=[1.0, 1.0, 0.0]))
+    assert table["area"].tolist() == [2, 0, 1]
 
 
 def test_areas_are_found_by_text() -> None:
