@@ -15,6 +15,13 @@ from engine.analysis.ad_hoc_queries import (
     workload_errors,
     workload_table,
 )
+from engine.analysis.certificates import (
+    above_best,
+    bound_text,
+    certificate_text,
+    gap_text,
+    mechanism_bound,
+)
 from engine.analysis.compare import (
     compare,
     comparison,
@@ -22,17 +29,12 @@ from engine.analysis.compare import (
     partial_comparison,
 )
 from engine.analysis.error_targets import (
-    above_best,
-    bound_text,
     budget_for,
     budget_for_error,
     budget_for_query,
-    certificate_text,
     error_for,
     errors_against_targets,
-    gap_text,
     largest_errors,
-    mechanism_bound,
     releases_within,
     remove_targets,
     round_up,

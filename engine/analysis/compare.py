@@ -21,8 +21,8 @@ from engine._validation import check_int, check_positive, check_type
 from engine._values import FrozenValue
 from engine._workers import Failed, peak_megabytes, run_in_workers
 from engine.analysis.ad_hoc_queries import workload_digest
+from engine.analysis.certificates import BIAS_NOTE
 from engine.analysis.error_distribution import ErrorDistribution, error_distribution
-from engine.analysis.error_targets import BIAS_NOTE
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import EngineError, PlanError
 from engine.mechanisms import (

@@ -1,4 +1,4 @@
-"""Error targets: budgets that meet them, shares of queries within them, and lower bounds.
+"""Error targets: budgets that meet them, and shares of queries within them.
 
 Four groups of functions:
 
@@ -12,9 +12,8 @@ Four groups of functions:
     every group meets its target.  With locked groups the budget is fixed: locked groups meet their
     targets, and the targets of all other groups are multiplied by the smallest common factor for
     which the budget suffices.  This factor is below 1 if the budget suffices for smaller targets.
-`mechanism_bound`, `releases_within`
-    The lower bound on the error of every matrix mechanism; and the number of releases that a total
-    budget covers.
+`releases_within`
+    The number of releases that a total budget covers.
 
 Notes
 -----
@@ -33,17 +32,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from engine._format import format_number, percent_rounded_up, pluralize, shortest_text
+from engine._format import format_number, pluralize, shortest_text
 from engine._validation import check_type
 from engine.analysis.error_distribution import error_distribution, ratio_distribution
 from engine.analysis.variance_breakdown import errors_by_group
 from engine.analysis.what_if import Request
-from engine.bounds.lower_bounds import best_bound
-from engine.errors import LimitExceeded, PlanError
+from engine.errors import PlanError
 from engine.mechanisms import at_budget, mechanism_class, plan
 from engine.plans import Plan
 from engine.plans.objectives import check_targets
-from engine.privacy import REPLACE_ONE, Budget
+from engine.privacy import Budget
 from engine.progress import Progress, progress_reporter
 from engine.release import quantile
 from engine.workload import Group, Workload
@@ -59,7 +57,6 @@ SHARE_MARGIN_SDS = 3.0  # safety margin of a sampled share, in standard errors o
 # Noise is rounded to a grid of about 2^-30 times its scale, so a higher precision has no effect.
 BUDGET_RELATIVE_PRECISION = 1e-8
 MAX_BUDGET_STEPS = 100  # a search typically takes three or four
-BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than the noise."
 
 
 def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
@@ -389,98 +386,6 @@ def percent_rounded_down(share: float) -> str:
     ('94.9%', '100.0%')
     """
     return f"{math.floor(share * 1000.0 + 1e-9) / 10.0:.1f}%"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MechanismBound:
-    """Lower bound on the error of every matrix mechanism.
-
-    Attributes
-    ----------
-    square : bound on the weighted sum of squared errors at privacy cost 1, in counts^2.
-    how : method that computed the bound, as text.
-    """
-
-    square: float
-    how: str
-
-    def rmse(self, plan: Plan) -> float:
-        """Return the lower bound on the weighted RMSE at the budget of a plan, in counts.
-
-        It is 0 for replace-one neighbours and for schemas with public tables (invariants), because
-        the bound does not apply there.
-        """
-        # With replace-one neighbours or invariants, some queries can be answered without noise.
-        if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
-            return 0.0
-        return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
-
-
-def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:
-    """Return a lower bound on the error of every matrix mechanism for a workload.
-
-    ``law`` is the distribution of the noise: "gaussian" or "laplace".
-
-    Raises
-    ------
-    LimitExceeded : an attribute has too many cells to compute a bound quickly.
-    """
-    square, how = best_bound(workload, law)
-    return MechanismBound(square=square, how=how)
-
-
-def claim_text(plan: Plan) -> str:
-    """Return sentences with the gaps of a plan to two lower bounds on the weighted RMSE.
-
-    The first bound is for all matrix mechanisms, the second one for the plans that the certificate
-    of the plan covers.  If the first bound cannot be computed, the text ends with the reason instead.
-    """
-    class_text = certificate_text(plan)
-    try:
-        return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {class_text}"
-    except LimitExceeded as error:
-        return f"{class_text} {error}"
-
-
-def certificate_text(plan: Plan) -> str:
-    """Return sentences with the lower bound of the certificate of a plan, and the gap above it."""
-    certificate = plan.certificate
-    return (
-        f"{certificate.statement} The bound is {format_number(certificate.lower_bound)} counts, "
-        f"this plan has {format_number(plan.achieved)}: {gap_text(plan)} more."
-    )
-
-
-def gap_text(plan: Plan) -> str:
-    """Return the gap of a plan in percent, rounded up; "less than 0.01%" for smaller gaps."""
-    gap = plan.certificate.gap
-    return percent_rounded_up(gap, 2) if gap >= 1e-4 else "less than 0.01%"
-
-
-def above_best(plan: Plan, bound: MechanismBound) -> str:
-    """Return by how many percent, at most, a plan exceeds the best matrix mechanism, as text.
-
-    The percentage refers to the weighted RMSE and is rounded up.  The text is empty if the lower
-    bound is 0.
-    """
-    bound_rmse = bound.rmse(plan)
-    if bound_rmse <= 0.0:
-        return ""
-    return percent_rounded_up(plan.weighted_rmse / bound_rmse - 1.0)
-
-
-def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return sentences with the percentage by which a plan is at most above all matrix mechanisms.
-
-    If the lower bound is 0, a sentence states this instead.
-    """
-    bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
-    if not above:
-        return "No lower bound above 0 was found for all matrix mechanisms."
-    return (
-        f"This plan is at most {above} above the theoretical limit for any matrix mechanism, a"
-        f" weighted RMSE of {format_number(bound_rmse)} counts. {BIAS_NOTE}"
-    )
 
 
 MAX_UNUSED_SHARE = 0.01  # `fit_targets` stops if it leaves at most this share of the budget

@@ -15,7 +15,7 @@ import numpy as np
 
 from engine._format import format_number, percent_rounded_up, pluralize, set_name
 from engine.analysis import comparison, single_groups_text
-from engine.analysis.error_targets import claim_text
+from engine.analysis.certificates import claim_text
 from engine.cli.arguments import (
     add_budget_options,
     add_column_options,

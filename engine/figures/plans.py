@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from engine._format import cost, format_number, percent_rounded_up, pluralize, set_name
 from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group, table_names
-from engine.analysis.error_targets import MechanismBound
+from engine.analysis.certificates import MechanismBound
 from engine.analysis.relative_error import quality_text
 from engine.analysis.variance_breakdown import breakdown_text
 from engine.figures.base import (

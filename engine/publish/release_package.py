@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine._format import deltas_as_powers, format_number, markdown, pluralize, set_name
 from engine.analysis import group_table
-from engine.analysis.error_targets import claim_text
+from engine.analysis.certificates import claim_text
 from engine.ledger import Ledger, Receipt
 from engine.plans import Plan
 from engine.postprocess import QualityRule

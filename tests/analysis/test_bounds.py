@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from engine import analysis
-from engine.analysis import error_targets as fitness
+from engine.analysis import certificates as texts
 from engine.bounds.lower_bounds import exact_bound
 from engine.errors import LimitExceeded
 from engine.figures import plans as plan_figures
@@ -60,19 +60,19 @@ def test_distance_picture_draws_gaps_to_bounds() -> None:
     gaps = [result.weighted_rmse / limit - 1.0 for limit in limits]
     assert picture.table["gap"].tolist() == pytest.approx(gaps)
     assert list(picture.figure.data[0].x) == pytest.approx(gaps)
-    nothing = fitness.MechanismBound(square=0.0, how="none")
+    nothing = texts.MechanismBound(square=0.0, how="none")
     assert "any matrix mechanism" not in plan_figures.distance_picture(result, nothing).alt
 
 
 def test_claim_text_starts_with_global_bound() -> None:
     result = plan(WORKLOAD, Budget(pcost=2.0), "identity")
     certificate = result.certificate
-    bound = fitness.mechanism_bound(WORKLOAD)
+    bound = texts.mechanism_bound(WORKLOAD)
     assert certificate.global_bound == pytest.approx(bound.rmse(result))
     assert certificate.global_gap == pytest.approx(result.weighted_rmse / bound.rmse(result) - 1)
     assert certificate.global_gap > 0.01
-    words = fitness.claim_text(result)
-    assert words.startswith(fitness.bound_text(result, bound))
+    words = texts.claim_text(result)
+    assert words.startswith(texts.bound_text(result, bound))
 
     assert "any matrix mechanism" in words
     assert "biased" in words.lower()
@@ -87,8 +87,8 @@ def test_claim_text_without_global_bound_gives_reason(monkeypatch: pytest.Monkey
         "identity",
     )
     assert result.certificate.global_gap == math.inf
-    assert result.certificate.statement in fitness.claim_text(result)
-    assert "31 cells" in fitness.claim_text(result)
+    assert result.certificate.statement in texts.claim_text(result)
+    assert "31 cells" in texts.claim_text(result)
 
 
 def test_global_bound_is_lazy_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,11 +107,11 @@ def test_global_bound_is_lazy_and_cached(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_bound_text_for_replace_one_claims_nothing() -> None:
     result = plan(WORKLOAD, Budget(pcost=2.0, neighbours="replace_one"))
     assert result.certificate.global_gap == math.inf
-    assert "at most" not in fitness.bound_text(result, fitness.mechanism_bound(WORKLOAD))
+    assert "at most" not in texts.bound_text(result, texts.mechanism_bound(WORKLOAD))
     three = plan(WORKLOAD, Budget(pcost=9.0, rows_per_person=3), "optimum")
     assert three.certificate.global_gap == pytest.approx(0.0, abs=1e-3)
     assert three.certificate.global_bound == pytest.approx(
-        fitness.mechanism_bound(WORKLOAD).rmse(three)
+        texts.mechanism_bound(WORKLOAD).rmse(three)
     )
 
 

@@ -18,9 +18,10 @@ from engine.analysis import (
     hidden_errors,
     mechanism_bound,
 )
+from engine.analysis.certificates import MechanismBound
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import Coverage, coverage_check
-from engine.analysis.error_targets import MechanismBound, fit_targets
+from engine.analysis.error_targets import fit_targets
 from engine.analysis.what_if import Request
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.errors import OtherRecords
