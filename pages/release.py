@@ -159,7 +159,7 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
         return
     if wizard.was_started("release", key):
         page_layout.mark_released()
-        release_form.open_result(key)
+        wizard.open_result("release", key)
         st.rerun()
     if release_form.same_records(book, key, source):
         spend = dataset_form.spent(book, key)
@@ -169,7 +169,7 @@ def show_released(book: Ledger, key: str, source: records_form.Source) -> None:
             icon="✅",
         )
         buttons.button(
-            "Show the result", release_form.open_result, key, key="open_result", type="primary"
+            "Show the result", wizard.open_result, "release", key, key="open_result", type="primary"
         )
 
 

@@ -37,7 +37,7 @@ RESULT_FORM = "release_result"  # start of the keys of all fields on the result 
 PUBLISHED_KEYS = [f"{RESULT_FORM}_{name}" for name in ("fit", "whole", "least", "simulate", "size")]
 # Session keys of the ledger key of the release whose result page was open last, and of a mapping
 # from ledger keys to the values of `PUBLISHED_KEYS`.
-SHOWN_RESULT, PUBLISHED_OPTIONS = "shown_result", "published_options"
+SHOWN_RESULT, PUBLISHED_OPTIONS = "release_shown", "published_options"
 
 
 def job_key(book: Ledger, key: str) -> str:
@@ -351,19 +351,19 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
         )
 
 
-def open_result(key: str) -> None:
-    """Open the result page of a release; for use as a callback.
+def restore_choices(key: str) -> None:
+    """Set the choices on the result page to those of a release; called before the page is drawn.
 
     If the page shows another release than before, all choices get their defaults, except those for
     published tables: these get the values that the release had when its page was last open.
     """
     form = st.session_state
     shown = form.get(SHOWN_RESULT, "")
-    if key != shown:
-        by_release = form.setdefault(PUBLISHED_OPTIONS, {})
-        by_release[shown] = {name: form[name] for name in PUBLISHED_KEYS if name in form}
-        for name in [name for name in form if str(name).startswith(f"{RESULT_FORM}_")]:
-            del form[name]
-        form.update(by_release.get(key, {}))
-        form[SHOWN_RESULT] = key
-    wizard.open_result("release", key)
+    if key == shown:
+        return
+    by_release = form.setdefault(PUBLISHED_OPTIONS, {})
+    by_release[shown] = {name: form[name] for name in PUBLISHED_KEYS if name in form}
+    for name in [name for name in form if str(name).startswith(f"{RESULT_FORM}_")]:
+        del form[name]
+    form.update(by_release.get(key, {}))
+    form[SHOWN_RESULT] = key

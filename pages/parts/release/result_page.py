@@ -28,6 +28,7 @@ def draw(key: str, steps: Mapping[str, str]) -> str:
         dataset = dataset_form.spent(book, key).dataset
         dataset_form.remember(book.status(dataset))
         wizard.result_header(f"Released: {dataset}", steps, name="release", step_key="step")
+        release_form.restore_choices(key)
         measurement = release_form.stored_measurement(book, key)
         if measurement is not None:
             release_form.receipt(book, measurement)
@@ -57,7 +58,7 @@ def draw_releases(book: Ledger, dataset: str) -> None:
         key="past_release",
     )
     buttons.button(
-        "Show the result", release_form.open_result, key, key="open_result", type="primary"
+        "Show the result", wizard.open_result, "release", key, key="open_result", type="primary"
     )
 
 

@@ -41,6 +41,8 @@ SESSION_TEXTS = (
     "release_open",
     "release_request",
     "release_started",
+    "release_shown",
+    "release_result_fit",
     "coarse_open",
     "coarse_request",
     "coarse_started",
@@ -56,12 +58,19 @@ SESSION_TEXTS = (
 SESSION_NUMBERS = (
     "rows",
     "seed",
+    "release_result_least",
+    "release_result_size",
+    "scale_records",
+    "scale_publishable",
+    "scale_doubtful",
     "coarse_share",
     "coarse_snr",
     "coarse_sigmas",
     "coarse_rows",
     "coarse_seed",
 )
+# Keys of the session state whose values are True or False.
+SESSION_FLAGS = ("release_result_whole", "release_result_simulate")
 # Keys of the session state that begin with one of `LIST_STARTS` have lists of integers as values,
 # keys that begin with one of `TEXT_STARTS` have texts.
 LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
@@ -70,7 +79,7 @@ MAX_LIST_ENTRY = 20
 SESSION_ROWS = ("schema_incomplete",)
 # Keys of the session state whose values are lists of the names of all rows of the schema grid.
 SESSION_NAMES = ("schema_names",)
-KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_ROWS, *SESSION_NAMES)
+KEYS = (*SESSION_TEXTS, *SESSION_NUMBERS, *SESSION_FLAGS, *SESSION_ROWS, *SESSION_NAMES)
 # The state is stored for the first time when one of these keys has a value.
 STARTED = (HIDDEN_PLAN, "ledger_path", "step", "coarse_step", *SESSION_ROWS)
 # Opening another project removes the values with these keys from the session state, and all values
@@ -186,6 +195,8 @@ def _fits(name: str, value: object) -> bool:
         )
     if name in SESSION_NUMBERS:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name in SESSION_FLAGS:
+        return isinstance(value, bool)
     if name in SESSION_ROWS:
         return _is_list_of(_is_row, value)
     if name in SESSION_NAMES:

@@ -19,6 +19,7 @@ from engine.release import measure
 from pages.parts.jobs import plan_cache, plans
 from pages.parts.schema import grid
 from pages.parts.shell import session_restore
+from pages.parts.workload import record_count_form
 from tests.app.release.sessions import (
     CONFIRM,
     SURVEY,
@@ -72,6 +73,28 @@ def test_reload_shows_result_without_planning(
     again = reload_page(session)
     assert "Released for survey" in again.text()
     assert not any(b.key == "plan_now" for b in again.app.button)
+
+
+def test_options_of_published_tables_survive_page_change_and_reload(
+    ledger: Ledger, browser: Callable[[str], None]
+) -> None:
+    """Otherwise the same clicks would make two different packages with one name."""
+    browser("mine")
+    session = open_release(ledger)
+    wait(session.set(confirmation="survey").press("release"))
+    key = next(row.key for row in Ledger(ledger.path).rows() if row.kind == "spend")
+    session.set(release_result_view="Published tables")
+    session.set(release_result_whole=True, release_result_least=3.0)
+    session.set(**{record_count_form.PUBLISHABLE: 12.0})
+    session.go("preview").go("release").set(release_result_view="Published tables")
+    again = reload_page(session).set(release_result_view="Published tables")
+    reopened = reload_page(session).press("Past releases").set(past_release=key)
+    reopened.press("open_result").set(release_result_view="Published tables")
+    for shown in (session, again, reopened):
+        assert shown.app.checkbox(key="release_result_whole").value
+        assert shown.app.number_input(key="release_result_least").value == 3.0
+        assert shown.app.number_input(key=record_count_form.PUBLISHABLE).value == 12.0
+        assert not shown.app.warning
 
 
 def test_other_browser_sees_no_release_at_address(
