@@ -23,18 +23,18 @@ STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbo
 def add_ledger_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
     actions = add_command_group(commands, "budget")
-    add_command(actions, "create", _create, "create a ledger", keys="ledger public_key")
-    add = add_command(actions, "add", _add, "add a dataset", keys=STATUS_KEYS)
+    add_command(actions, "create", _create, "create a ledger", json_keys="ledger public_key")
+    add = add_command(actions, "add", _add, "add a dataset", json_keys=STATUS_KEYS)
     add_command(
         actions,
         "status",
         _status,
         "show the remaining budget of every dataset",
-        keys="datasets",
+        json_keys="datasets",
         aliases=["list"],
     )
     change = add_command(
-        actions, "change", _change, "raise or lower the total of a dataset", keys=STATUS_KEYS
+        actions, "change", _change, "raise or lower the total of a dataset", json_keys=STATUS_KEYS
     )
     for action in set(actions.choices.values()):
         action.add_argument(
@@ -60,7 +60,7 @@ def add_ledger_commands(commands: Commands) -> None:
         commands,
         "verify",
         _verify,
-        keys="sound problems",
+        json_keys="sound problems",
     )
     verify.add_argument(
         "--ledger",

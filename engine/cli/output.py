@@ -161,7 +161,7 @@ def add_command(
     run: Callable[[argparse.Namespace], Reply],
     text: str = "",
     *,
-    keys: str,
+    json_keys: str,
     aliases: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """Add a command with the option ``--json`` and an example in its help, and return its parser.
@@ -170,7 +170,7 @@ def add_command(
     ----------
     run : function that executes the command.
     text : one-line description; by default that in `SUMMARIES`.
-    keys : keys of ``Reply.data``, separated by spaces, for the help of ``--json``.
+    json_keys : keys of ``Reply.data``, separated by spaces, for the help of ``--json``.
     aliases : other names of the command.
     """
     text = text or SUMMARIES[name]
@@ -186,7 +186,7 @@ def add_command(
     command.add_argument(
         "--json",
         action="store_true",
-        help=f"print one JSON object with the keys {', '.join(keys.split())}",
+        help=f"print one JSON object with the keys {', '.join(json_keys.split())}",
     )
     command.set_defaults(run=run)
     return command

@@ -68,19 +68,19 @@ def add_plan_commands(commands: Commands) -> None:
         commands,
         "plan",
         _plan,
-        keys=f"plan centers single weights {PLAN_KEYS}",
+        json_keys=f"plan centers single weights {PLAN_KEYS}",
     )
     forecast_command = add_command(
         commands,
         "forecast",
         _forecast,
-        keys="seconds memory text centers",
+        json_keys="seconds memory text centers",
     )
     compare_command = add_command(
         commands,
         "compare",
         _compare,
-        keys="mechanisms bound statement",
+        json_keys="mechanisms bound statement",
     )
     for command in (plan_command, forecast_command, compare_command):
         add_workload_options(command)
@@ -110,7 +110,7 @@ def add_plan_commands(commands: Commands) -> None:
         commands,
         "show",
         _show,
-        keys=f"{PLAN_KEYS} groups",
+        json_keys=f"{PLAN_KEYS} groups",
     )
     show_command.add_argument(
         "--plan", type=Path, required=True, metavar="FILE", help="file of a plan"
@@ -291,7 +291,7 @@ def add_prediction_commands(commands: Commands) -> None:
         commands,
         "coarse-or-fine",
         _coarse_or_fine,
-        keys="analyses look_pcost saved rule rule_text records predicted verdict",
+        json_keys="analyses look_pcost saved rule rule_text records predicted verdict",
     )
     analyses = command.add_mutually_exclusive_group(required=True)
     analyses.add_argument(

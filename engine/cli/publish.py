@@ -59,7 +59,7 @@ def add_publish_commands(commands: Commands) -> None:
         commands,
         "publish",
         _publish,
-        keys=f"{RELEASE_KEYS} out format fit whole total confidence groups records people criteria",
+        json_keys=f"{RELEASE_KEYS} out format fit whole total confidence groups records people criteria",
     )
     add_release_options(command)
     command.add_argument(
@@ -215,7 +215,7 @@ def add_query_commands(commands: Commands) -> None:
         commands,
         "ask",
         _ask,
-        keys=f"{RELEASE_KEYS} confidence answers together",
+        json_keys=f"{RELEASE_KEYS} confidence answers together",
     )
     add_release_options(ask)
     queries = ask.add_mutually_exclusive_group(required=True)

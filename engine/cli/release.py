@@ -61,7 +61,7 @@ def add_release_commands(commands: Commands) -> None:
     """Add the commands ``release``, ``rehearse`` and ``check``."""
     for name in ("release", "rehearse"):
         keys = "out format queries rehearsal dataset attempt key pcost spent receipt"
-        command = add_command(commands, name, _release, keys=keys)
+        command = add_command(commands, name, _release, json_keys=keys)
         command.add_argument(
             "--plan", type=Path, required=True, metavar="FILE", help="file of the plan"
         )
@@ -118,7 +118,7 @@ def add_release_commands(commands: Commands) -> None:
         commands,
         "check",
         _check,
-        keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
+        json_keys="private rows_in counted refused reasons people over_cap people_over_cap warnings",
     )
     check.add_argument("--plan", type=Path, required=True, metavar="FILE", help="file of the plan")
     add_records_options(check)
@@ -250,7 +250,7 @@ def add_count_commands(commands: Commands) -> None:
         commands,
         "count",
         _count,
-        keys=COUNT_KEYS,
+        json_keys=COUNT_KEYS,
     )
     count.add_argument(
         "--plan",
@@ -277,7 +277,11 @@ def add_count_commands(commands: Commands) -> None:
     add_column_options(count)
     actions = add_command_group(commands, "counts")
     merge = add_command(
-        actions, "merge", _merge, "add the counts of disjoint parts of the records", keys=COUNT_KEYS
+        actions,
+        "merge",
+        _merge,
+        "add the counts of disjoint parts of the records",
+        json_keys=COUNT_KEYS,
     )
     merge.add_argument(
         "parts", type=Path, nargs="+", metavar="FILE", help=f"files {COUNTS_ENDING} of the parts"

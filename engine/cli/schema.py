@@ -18,7 +18,7 @@ ENDINGS = {".csv": CodeList.from_csv, ".hrc": CodeList.from_hrc}
 
 def add_schema_command(commands: Commands) -> None:
     """Add the command ``schema``."""
-    command = add_command(commands, "schema", _schema, keys="schema attributes levels")
+    command = add_command(commands, "schema", _schema, json_keys="schema attributes levels")
     command.add_argument(
         "--schema",
         type=Path,

@@ -46,7 +46,7 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "look",
         _look,
-        keys="out queries key pcost options",
+        json_keys="out queries key pcost options",
     )
     look.add_argument(
         "--plans",
@@ -73,7 +73,7 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "decide",
         _decide,
-        keys="option row verdict shares certain",
+        json_keys="option row verdict shares certain",
     )
     decide.add_argument(
         "--option",
@@ -94,7 +94,7 @@ def add_step_commands(commands: Commands) -> None:
         commands,
         "finish",
         _finish,
-        keys="out queries key pcost option decide_again",
+        json_keys="out queries key pcost option decide_again",
     )
     finish.add_argument(
         "--on-changed",

@@ -640,9 +640,10 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
     Notes
     -----
-    Source: section 7.5.3.  The look before a choice is the common part of the next plan and the
-    next look; before the last choice, of the last two plans.  For nested analyses, as in that
-    section, it is the common part of all plans that can still be chosen.
+    Source: section 7.5.3.  The look before the last choice is the common part of the last two plans.
+    The look before any other choice is the common part of the next plan and the next look.  For
+    nested analyses, as in that section, each look is the common part of all plans that can still be
+    chosen.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])

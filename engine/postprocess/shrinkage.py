@@ -412,11 +412,11 @@ def _risk(
     Parameters
     ----------
     fit : fitted table.
-    table : reference m.
+    table : reference m of the fit.
     gap : noisy residual minus the residual of the reference.
-    s : the value of s = v / tau with which ``fit`` was computed, see the module docstring.
-    tau : determines the weights 1 / (v + tau m) of the cells; it is the same for all fits that are
-        compared.
+    s : noise variance v divided by the tau with which ``fit`` was computed.
+    tau : sets the weights 1 / (v + tau m) of the cells.  All fits that are compared have the same
+        weights.
     """
     weights = 1.0 / (estimate.variance + tau * table)
     # Derivative of each fitted cell with respect to its noisy cell, if the multipliers do not

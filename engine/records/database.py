@@ -329,7 +329,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     Raises
     ------
     NotComputableError
-        The backend cannot compute the codes.
+        The backend cannot compute the codes, or the CASE expression would have too many branches.
     """
     import ibis
 
@@ -342,6 +342,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     values = column.cast("decimal(20, 0)") if column.type().is_uint64() else column
     value_cases, default_code = _value_cases(values, column.type(), encoder, distinct)
     cases = [(column.isnull(), encoder.missing), *value_cases]
+    # 4 branches more than the cells, for example for null, NaN and numbers outside the domain
     if len(cases) > MAX_CASE_BRANCHES + 4:
         raise NotComputableError
     codes = ibis.cases(

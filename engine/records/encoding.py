@@ -314,6 +314,7 @@ class Encoder:
             value = plain_value(value)
             if value is not None and self.attribute.is_dated:
                 return self._code_of_date(value)
+            # raises TypeError for values that are neither text nor number, such as dates
             value = scalar(value)
         except TypeError:
             return UNSUPPORTED
@@ -634,8 +635,9 @@ class Encoder:
     def _codes_of_number_texts(self, values: pa.Array) -> np.ndarray:
         """Return the codes of a column of texts, for an attribute without labels.
 
-        Arrow parses the texts as numbers if it can parse all of them. Otherwise Python parses each
-        distinct text, and it accepts more texts, such as numbers with blanks around them.
+        Arrow parses the texts as numbers if it can parse all of them and the attribute declares no
+        decimal or thousands sign. Otherwise Python parses each distinct text, and it accepts more
+        texts, such as numbers with blanks around them.
         """
         import pyarrow.compute as pc
 
@@ -1049,8 +1051,9 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
     if re.fullmatch(r"-?\d+\.0+", stripped) and fits(stripped.partition(".")[0]):
         yield "point"
     if attribute.labels is not None and stripped.isascii() and stripped.isdigit():
-        longest = min(20, max(map(len, attribute.labels)))
-        if any(fits(stripped.zfill(width)) for width in range(len(stripped) + 1, longest + 1)):
+        # at most 20, to bound the time if a label is long
+        max_width = min(20, max(map(len, attribute.labels)))
+        if any(fits(stripped.zfill(width)) for width in range(len(stripped) + 1, max_width + 1)):
             yield "zero"
         if fits(stripped.lstrip("0") or "0"):
             yield "zeros"

@@ -440,6 +440,7 @@ def file_batches(
 
     Parameters
     ----------
+    path : path of the file or folder, or a pattern.
     rows : largest number of rows per batch.
     only : file to read; None reads all files.
 
@@ -448,7 +449,8 @@ def file_batches(
     DataError
         There is no file, or a file has an ending that is not in `FILE_KINDS`.
     """
-    if (files := [only] if only else _matching_files(path)) == [path]:
+    files = [only] if only else _matching_files(path)
+    if files == [path]:
         return _supported_file_kind(path).batches(path, names, rows)
     if not files:
         raise DataError(

@@ -209,8 +209,8 @@ class _Envelope:
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     """Return the histogram from which proposals are drawn.
 
-    The width of a bin is 1/16 to 1/8 of the scale, and at least one integer.  The last bin ends
-    where height exp(-gamma) falls below 2^-5.
+    The width of a bin is 1/16 to 1/8 of the scale, and at least one integer.  `height` is chosen so
+    that the bins fill the table.  The last bin ends where height exp(-gamma) falls below 2^-5.
 
     Parameters
     ----------
@@ -220,8 +220,10 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     # 16 bins are wider than the scale, so in the tail (the integers after the last bin) the density
     # exp(-gamma) falls by more than half every 16 bins, as `_sample_tail` requires
     width_bits = max(0, floor_scale.bit_length() - 4)
+    # candidates for bins: 256 bins are at least 16 scales, where height exp(-gamma) is below 2^-5
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
+    # one table entry is for the tail, and rounding up takes at most one more per bin
     height = int((TABLE_ENTRIES - 1 - len(starts)) / densities_at_starts.sum())
     # The factor 1 + MARGIN exceeds the rounding errors, so `upper` is at least the exact value of
     # height exp(-gamma) at the first integer of each bin.

@@ -80,11 +80,11 @@ def of_cells(attribute: Attribute, inside: npt.ArrayLike) -> Condition:
     )
 
 
-def both(parts: Sequence[Condition]) -> Condition:
+def all_of(parts: Sequence[Condition]) -> Condition:
     """Return the conjunction of conditions; cells of the same attribute are intersected.
 
     >>> age = Attribute.numeric("age", [0, 20, 40, 60])
-    >>> text(both([of_cells(age, [False, True, True]), of_cells(age, [True, True, False])]))
+    >>> text(all_of([of_cells(age, [False, True, True]), of_cells(age, [True, True, False])]))
     '20 <= age < 40'
     """
     cells: dict[str, Cells] = {}
@@ -97,7 +97,7 @@ def both(parts: Sequence[Condition]) -> Condition:
     return Condition(cells=cells, texts=texts)
 
 
-def either(parts: Sequence[Condition]) -> Condition:
+def any_of(parts: Sequence[Condition]) -> Condition:
     """Return the disjunction of one or more conditions.
 
     Conditions on the same single attribute are merged into one set of cells. If several conditions
@@ -228,7 +228,7 @@ def box_workload(
     >>> box_workload(schema, {"age": (1, 2)}).describe(0)
     'age >= 20'
     """
-    parts = []
+    conditions = []
     for name, (first, last) in cells.items():
         if not 0 <= first <= last < schema[name].size:
             raise WorkloadError(
@@ -237,10 +237,10 @@ def box_workload(
             )
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:
-            parts.append(of_cells(schema[name], (first <= cell) & (cell <= last)))
-    if not parts:
+            conditions.append(of_cells(schema[name], (first <= cell) & (cell <= last)))
+    if not conditions:
         return Workload(schema).add((), "total", weight)
-    family_of = families(both(parts))
+    family_of = families(all_of(conditions))
     return Workload(schema).add(tuple(family_of), family_of, weight)
 
 

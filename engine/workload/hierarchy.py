@@ -71,7 +71,7 @@ class HierarchyLevel(FrozenValue):
                 f"{subject} has the area {quote_public(repeated)} twice; give each area its own "
                 "label"
             )
-        object.__setattr__(self, "area_of_cell", _area_numbers(self.area_of_cell, subject))
+        object.__setattr__(self, "area_of_cell", _area_indices(self.area_of_cell, subject))
         if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
                 f"{subject} has no cells, or a cell has an area number above"
@@ -100,8 +100,8 @@ class HierarchyLevel(FrozenValue):
         return f"{self.name} = {self.labels[area]}"
 
 
-def _area_numbers(numbers: Any, subject: str) -> Index:
-    """Return area numbers as a read-only array, shape (cells,).
+def _area_indices(numbers: Any, subject: str) -> Index:
+    """Return indices of areas as a read-only array, shape (cells,).
 
     Raises SchemaError unless ``numbers`` is a list of integers, 0 or more.
     """
@@ -249,25 +249,25 @@ class Hierarchy(FrozenValue):
                     f"the labels of level {i} of a hierarchy have the type"
                     f" {type(entry['labels']).__name__}; give a list"
                 )
-        numbers = _area_numbers(document["areas"], "a hierarchy")
+        area_of_cell = _area_indices(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
-        # ``numbers`` is the index of the area of each cell. The document has it for the last,
-        # finest level; for each coarser level it follows from the parents of the areas.
+        # The document has the areas of the cells for the last, finest level. For each coarser level
+        # they follow from the parents of the areas.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,
                 HierarchyLevel(
-                    name=entry["name"], labels=tuple(entry["labels"]), area_of_cell=numbers
+                    name=entry["name"], labels=tuple(entry["labels"]), area_of_cell=area_of_cell
                 ),
             )
             if i:
-                parents = _area_numbers(entry["parents"], f"level {i} of a hierarchy")
+                parents = _area_indices(entry["parents"], f"level {i} of a hierarchy")
                 if len(parents) != len(entry["labels"]):
                     raise SchemaError(
                         f"level {i} of a hierarchy has {len(entry['labels']):,} areas, but"
                         f" {len(parents):,} parents; give one parent per area"
                     )
-                numbers = parents[numbers]
+                area_of_cell = parents[area_of_cell]
         return cls(name=document["name"], levels=tuple(levels))
 
     @cached_property

@@ -158,7 +158,7 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
         parts = [
             translate_condition(part, columns, depth + 1) for part in node.flatten(unnest=False)
         ]
-        return conditions.both(parts) if isinstance(node, exp.And) else conditions.either(parts)
+        return conditions.all_of(parts) if isinstance(node, exp.And) else conditions.any_of(parts)
     if isinstance(node, exp.Not):
         return conditions.negation(translate_condition(node.this, columns, depth + 1))
     if isinstance(node, exp.Between) and not extra_clauses(node, "this", "low", "high"):
@@ -167,13 +167,13 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
             _comparison(node.this, ">=", low, columns),
             _comparison(node.this, "<=", high, columns),
         ]
-        return conditions.both(sides)
+        return conditions.all_of(sides)
     if (
         isinstance(node, exp.In)
         and not extra_clauses(node, "this", "expressions")
         and node.expressions
     ):
-        return conditions.either(
+        return conditions.any_of(
             [_comparison(node.this, "=", item, columns) for item in node.expressions]
         )
     if type(node) in _COMPARISON_SIGN:
