@@ -381,10 +381,10 @@ def _is_diagonal(matrix: Array) -> bool:
 def _extended_coordinates(
     axes: Axes, look: Strategy, plan: Strategy
 ) -> tuple[Coordinates, Array, Array]:
-    """Return coordinates in which ``plan`` has the precision I; the first ones span ``look``.
+    """Return coordinates in which ``plan`` has the precision I, for one Kronecker factor.
 
-    ``look`` and ``plan`` are the strategies of one Kronecker factor, with noise 1.  The row space
-    of ``look`` must be contained in that of ``plan``.
+    ``look`` and ``plan`` are the strategies of this factor, with noise 1.  The row space of
+    ``look`` must be contained in that of ``plan``.  The first coordinates span this row space.
 
     Returns
     -------
@@ -394,10 +394,10 @@ def _extended_coordinates(
     gram : Gram matrix of the rows of ``look``.  If it is diagonal, the first coordinates are these
         rows, scaled to length 1, and the precision of ``look`` is diagonal.
     """
-    U, sizes, Vt = thin_svd(_residual_rows(plan))
-    retained = sizes > RANK_TOLERANCE * sizes[0]
-    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
-    look_rows = (_residual_rows(look) @ Vt.T) / sizes
+    U, singular_values, Vt = thin_svd(_residual_rows(plan))
+    retained = singular_values > RANK_TOLERANCE * singular_values[0]
+    U, singular_values, Vt = U[:, retained], singular_values[retained], Vt[retained]
+    look_rows = (_residual_rows(look) @ Vt.T) / singular_values
     gram = look_rows @ look_rows.T
     # QR extends the normalized rows of the look to an orthonormal basis of all coordinates
     normalized = look_rows / np.sqrt(np.diag(gram))[:, None]
@@ -406,7 +406,7 @@ def _extended_coordinates(
     Q[:, : len(R.T)] *= np.sign(np.diag(R))
     P = U @ Q
     coordinates = Coordinates(
-        axes=axes, rows=P.T @ _residual_rows(plan), right_inverse=(Vt.T / sizes) @ Q
+        axes=axes, rows=P.T @ _residual_rows(plan), right_inverse=(Vt.T / singular_values) @ Q
     )
     return coordinates, P, gram
 
@@ -488,7 +488,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     if not _are_aligned(one, other) or one.weights is not None or other.weights is not None:
         return None
     is_one_inner = all(
-        _is_in_row_space(s, t) for (_, s), (_, t) in zip(one.factors, other.factors, strict=True)
+        _is_in_row_space(factor, other_factor)
+        for (_, factor), (_, other_factor) in zip(one.factors, other.factors, strict=True)
     )
     inner, outer = (one, other) if is_one_inner else (other, one)
     factors, precisions = [], []
@@ -513,8 +514,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     # precision that is at most both is therefore their minimum in every coordinate (definition
     # 3.9).
     precision = np.minimum(
-        _outer_product([g for g, _ in precisions]) / inner.noise**2,
-        _outer_product([h for _, h in precisions]) / outer.noise**2,
+        _outer_product([inner_precision for inner_precision, _ in precisions]) / inner.noise**2,
+        _outer_product([outer_precision for _, outer_precision in precisions]) / outer.noise**2,
     )
     noise = 1.0 / math.sqrt(float(precision.max()))
     weights = np.sqrt(precision) * noise
@@ -524,8 +525,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
     if factor_weights is None:
         return replace(other, factors=tuple(factors), noise=noise, weights=weights)
     weighted = [
-        (axes, replace(s, rows=w[:, None] * s.rows, pinv=s.pinv / w))
-        for (axes, s), w in zip(factors, factor_weights, strict=True)
+        (axes, replace(strategy, rows=w[:, None] * strategy.rows, pinv=strategy.pinv / w))
+        for (axes, strategy), w in zip(factors, factor_weights, strict=True)
     ]
     return replace(other, factors=tuple(weighted), noise=noise)
 
@@ -565,15 +566,15 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
     A precision K is at most that of ``outer`` and has its row space in V if and only if it is at
     most the inverse of the covariance with which ``outer`` estimates the coordinates of V.
     """
-    U, sizes, Vt = thin_svd(_residual_rows(part))
-    retained = sizes > RANK_TOLERANCE * sizes[0]
-    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
+    U, singular_values, Vt = thin_svd(_residual_rows(part))
+    retained = singular_values > RANK_TOLERANCE * singular_values[0]
+    U, singular_values, Vt = U[:, retained], singular_values[retained], Vt[retained]
     # The product of this matrix and the answers of ``outer`` are the best estimates of the
     # coordinates U^T part.rows.  Answers have variance 1, so the estimates have the covariance
     # estimation @ estimation.T.
-    estimation = (sizes[:, None] * Vt) @ outer.pinv
+    estimation = (singular_values[:, None] * Vt) @ outer.pinv
     variances, Q = np.linalg.eigh(estimation @ estimation.T)
-    return (U @ Q).T @ part.rows, (Vt.T / sizes) @ Q, 1.0 / variances
+    return (U @ Q).T @ part.rows, (Vt.T / singular_values) @ Q, 1.0 / variances
 
 
 def _dense_common(
@@ -658,13 +659,13 @@ def _diagonal_coordinates(part: Array, reference: Array) -> tuple[Array, Array, 
     """
     # In the coordinates of the singular value decomposition, the precision of ``reference`` is the
     # identity, also after a rotation.  The rotation Q makes the precision of ``part`` diagonal.
-    U, sizes, Vt = thin_svd(reference)
-    retained = sizes > RANK_TOLERANCE * sizes[0]
-    U, sizes, Vt = U[:, retained], sizes[retained], Vt[retained]
-    G = (part @ Vt.T) / sizes
+    U, singular_values, Vt = thin_svd(reference)
+    retained = singular_values > RANK_TOLERANCE * singular_values[0]
+    U, singular_values, Vt = U[:, retained], singular_values[retained], Vt[retained]
+    G = (part @ Vt.T) / singular_values
     g, Q = np.linalg.eigh(G.T @ G)
     P = U @ Q
-    return P, P.T @ reference, (Vt.T / sizes) @ Q, np.maximum(g, 0.0)
+    return P, P.T @ reference, (Vt.T / singular_values) @ Q, np.maximum(g, 0.0)
 
 
 def _residual_rows(strategy: Strategy) -> Array:

@@ -186,8 +186,8 @@ class LinearMechanism:
 
         Returns
         -------
-        Matrix of shape (queries, rows of B); its product with the output of the mechanism are the
-        answers.
+        Matrix of shape (queries, rows of B).  Its product with the output of the mechanism is the
+        vector of the answers.
 
         Raises
         ------
@@ -196,7 +196,9 @@ class LinearMechanism:
         NotAnswerable
             A query is not a linear combination of the rows of B.
         """
-        return self.whiten(self._factors[0] @ self._coordinates(queries).T, transpose=True).T
+        # with queries = H S, S = T V and L^-1 B = U T V, the answers are H U^T L^-1 output
+        U, H = self._factors[0], self._coordinates(queries)
+        return self.whiten(U @ H.T, transpose=True).T
 
     def covariance(self, queries: npt.ArrayLike) -> Array:
         """Return the covariance of the best unbiased answers to the queries, in counts^2.

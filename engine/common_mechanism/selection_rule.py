@@ -326,20 +326,18 @@ class NestedPlanRule:
         `Decision.choice` is the position of an option, or None to stop.
         """
         estimates, width = self.estimates(look_result), self.sigmas * self.errors()
-        options = (self._primary, *self.finer)
+        positions = (self._primary, *self.finer)
         decision = nested_decision(
             estimates - width,
             estimates + width,
-            [self.errors(i) for i in options],
-            names=[self.common.names[i] for i in options],
+            [self.errors(i) for i in positions],
+            names=[self.common.names[i] for i in positions],
             share=self.share,
             snr=self.snr,
         )
-        return (
-            decision
-            if decision.choice is None
-            else replace(decision, choice=options[decision.choice])
-        )
+        if decision.choice is None:
+            return decision
+        return replace(decision, choice=positions[decision.choice])
 
     def even_totals(self) -> list[float]:
         """Return the number of records that the rule requires for each option in `finer`.

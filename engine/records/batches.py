@@ -132,9 +132,8 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     ----------
     available : names in the header of the records.
     names : names of the requested columns.
-    quote : whether the message may quote a similar name from `available` even if no requested name
-        was found. Set this to False for files: without any requested name, the first line of the
-        file may be a record and not a header.
+    quote : False if `available` may be a record, as in a file without a header. If no requested name
+        is available, the message then quotes nothing from `available`.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]

@@ -523,10 +523,11 @@ class CodeList(FrozenValue):
                 if len(stack) > MAX_LEVELS + 1:
                     raise _too_many_levels()
                 stack.append((_nested_entries(contents, quote_public(label)), len(codes) - 1))
-        # Areas can have equal labels, but the labels of cells are their codes in the records.
+        # Areas can have equal labels. Cells with equal labels raise SchemaError, because the label of
+        # a cell is its code in the records.
         _positions([code for code, cell in zip(codes, is_cell, strict=True) if cell], ())
-        numbers = np.array(parents, dtype=np.int64)
-        return _code_list(codes, codes, numbers, [""] * len(codes), name, levels)
+        parent_of_code = np.array(parents, dtype=np.int64)
+        return _code_list(codes, codes, parent_of_code, [""] * len(codes), name, levels)
 
     @classmethod
     def from_hrc(

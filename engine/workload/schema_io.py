@@ -191,20 +191,19 @@ def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
             f"the content of a file has the type {type(text).__name__}; give text or bytes"
         )
     if len(text) > limit:
+        unit = "characters" if isinstance(text, str) else "bytes"
         raise SchemaError(
-            f"the file has {len(text):,} characters, but at most {limit:,} are allowed; shorten the"
-            " file"
+            f"the file has {len(text):,} {unit}, but at most {limit:,} are allowed; shorten the file"
         )
     if isinstance(text, str):
         return text.removeprefix("\ufeff")
+    is_utf16 = text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        return text.decode(
-            "utf-16" if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-        )
+        return text.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"byte {error.start:,} of the file is not UTF-8; save it as UTF-8 (spreadsheets offer"
-            " 'CSV UTF-8')"
+            f"byte {error.start:,} of the file is not {'UTF-16' if is_utf16 else 'UTF-8'}; save it"
+            " as UTF-8 (spreadsheets offer 'CSV UTF-8')"
         ) from None
 
 
