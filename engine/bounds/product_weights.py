@@ -798,15 +798,16 @@ class DenseNormBound:
             self.counted_layouts.append((count, layouts))
 
     def _terms_by_set(self, subproblem: Subproblem) -> dict[Space, TermsByKeys]:
-        """Map every set T of attributes to the products that have a part on each attribute of T.
+        """Map every set T of attributes to the products of queries that have a part on each of T.
 
-        The queries on T are represented by the scalar t.  The products of one set T are grouped by
-        the keys of their families on T, and are listed without their parts on T.
+        On each attribute of T the queries are replaced by the scalar t, their nuclear norm outside
+        the basis.  The products of one set T are grouped by the keys of their families on T.  They
+        are listed without their parts on T.
         """
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():
-            # The scalar t exists only for a part on a single attribute.  It is 0 if the basis has
-            # as many functions as the attribute has cells.
+            # Only a part on a single attribute has a scalar t.  It is 0 if the basis has as many
+            # functions as the attribute has cells.
             reducible_parts = [
                 (names, key)
                 for names, key in product

@@ -299,6 +299,7 @@ class SymmetricPairs:
         """
         frame = state.frame(self.attribute_class, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
+        # sums over all sets of m attributes on which the queries are outside the basis K
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
         value = inside + math.fsum(total for total, _ in sums)
 
@@ -307,8 +308,9 @@ class SymmetricPairs:
             for m, (total, summands) in enumerate(sums, start=1):
                 for keys, t, norm, summand_backpropagate in summands:
                     if t * norm > 0.0:
-                        # With C = comb(d, m), ``total`` is C times the root of the sum of squares
-                        # (t * norm)^2.  Its derivative by t * norm is C^2 * t * norm / total.
+                        # ``t`` is the product of the ``family.t`` of all keys.  With C = comb(d, m),
+                        # ``total`` is C times the root of the sum of the (t * norm)^2.  So its
+                        # derivative by t * norm is C^2 * t * norm / total.
                         by_summand = by_value * math.comb(self.d, m) ** 2 * t * norm / total
                         summand_backpropagate(by_summand * t)
                         for key in keys:
@@ -651,7 +653,8 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
             # attributes; this is the product of the norms of both sums
             norm = math.sqrt(math.comb(remaining, k) * math.comb(remaining, m))
             # ``both`` is the number of attributes with function 1 in row and column, and ``none``
-            # the number with function 0 in row and column.
+            # the number with function 0 in row and column.  ``ways`` counts the choices of the
+            # attributes with function 1.
             for both in range(max(0, k + m - remaining), min(k, m) + 1):
                 none = remaining - k - m + both
                 ways = (

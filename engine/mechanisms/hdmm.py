@@ -428,12 +428,14 @@ def _search_shares(
 
     count = len(traces)
     guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
+    # The variables of the search are theta = sqrt(v), so that v is at least 0.
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
         # All entries of a start are positive.  At theta_A = 0 the derivative with respect to
         # theta_A is positive, so the search would never raise theta_A.
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
+        # every second random start is scaled to sum 1
         starts += [s if k % 2 else s / s.sum() for k, s in enumerate(random_starts)]
     best, value, status = starts[0], math.inf, ""
     for theta in starts:
@@ -1084,10 +1086,12 @@ class HDMM(ExplicitMechanism):
             tell=tell,
             max_records=self.max_records,
         ).best
-        origin = list(OPERATORS).index(best.operator.split(":")[0])
-        full_tables = best.marginals is not None
         return Design(
-            components=best.components, full_tables=full_tables, origin=origin, joint=best.joint
+            components=best.components,
+            full_tables=best.marginals is not None,
+            # the index of the operator, for the statement about the search
+            origin=list(OPERATORS).index(best.operator.split(":")[0]),
+            joint=best.joint,
         )
 
 

@@ -340,13 +340,14 @@ class StrategyLayout:
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return the key of an attribute in a residual space.
 
-        Equal keys mean that the same adapted strategy is used.  Equal keys imply that
+        An adapted strategy is a strategy on one attribute that changes with the query weights.
+        Attributes with equal keys share one adapted strategy.  Equal keys imply that
 
         - the attributes are equivalent;
         - the spaces are equivalent, if ``separate`` is true or they have at most
           `MAX_SEPARATE_AXES` attributes;
-        - otherwise, the spaces have equally many attributes, and their adapted attributes are
-          equivalent.
+        - otherwise, the spaces have equally many attributes, and their attributes with adapted
+          strategies are equivalent.
         """
         attribute_classes = {n: self.classes.spaces.get((n,), n) for n in space}
         axis_key = (
@@ -356,7 +357,8 @@ class StrategyLayout:
         )
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.classes.spaces[space]
-        # The key has the classes of the adapted attributes, and the number of all attributes.
+        # The key has the classes of the attributes with adapted strategies, and the number of all
+        # attributes.
         return (
             axis_key,
             tuple(sorted(str(attribute_classes[n]) for n in space if self.is_adapted[n])),

@@ -330,9 +330,9 @@ class ResidualMechanism(Mechanism):
     ) -> float:
         """Return the expected time of the search for an objective other than the sum, in seconds.
 
-        The result is the time of the minimax search plus the time of `TradeoffSearch`.  With many
-        queries, only one of the two runs.  With few queries, `TradeoffSearch` may follow the minimax
-        search.  Whether it does is unknown before planning, so half of its time is added.
+        With many queries, either the minimax search or `TradeoffSearch` runs.  With few queries,
+        `TradeoffSearch` may follow the minimax search.  Whether it does is unknown before planning,
+        so half of its time is added.
         """
         goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
         n_queries = sum(group.count for group in workload.groups)
@@ -366,8 +366,9 @@ class ResidualMechanism(Mechanism):
                 steps = STEPS_OF_MANY_ENTRIES
         step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
         if steps > SYMMETRIC_STEPS and has_query_weights and not minimax_seconds:
-            # Weights per query make the Grams of equivalent attributes different, and later also
-            # those of all other equivalent spaces.  The search may end before.
+            # Weights per query make the Grams of equivalent attributes different, and later those
+            # of all other equivalent spaces.  The number of subworkloads is estimated by the
+            # geometric mean of its values at both times, because the search may end before.
             singles = sum(len(space) == 1 for space in parts.spaces)
             distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
             separate = math.sqrt(distinct * len(parts.spaces)) - len(subs)
@@ -452,11 +453,13 @@ class ResidualMechanism(Mechanism):
             duals=tuple(solver.duals),
             endings=tuple(solver.endings),
         )
+        # smallest weighted squared error of every residual space at privacy cost 1
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         joint = _joint_share(parts, solutions, np.array(list(noise_shares(values).values())))
         bound_deadline = deadline + JOINT_BOUND_SHARE * (limits.time_limit or 0.0)
         return CandidatePlan(
             split=split,
+            # With the optimal budget shares, the RMSE at joint privacy cost 1 is this sum of roots.
             error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
             assemble=lambda: self._assemble(

@@ -737,8 +737,8 @@ class TradeoffSearch:
         """
         vectors = []
         for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
-            # A factor of all entries of a vector is part of the class weights.  So the entries are
-            # scaled to have the largest log ratio 0.
+            # Only the class weights scale all weights of a class.  So every vector is scaled to have
+            # the largest log ratio 0.
             logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))
@@ -857,7 +857,10 @@ class TradeoffSearch:
         return allocation.class_multipliers
 
     def _update_best(self, candidate: Candidate) -> Array:
-        """Update the best plan and the best bound, and return the multipliers of `evaluate`.
+        """Update the best plan and the best bound.
+
+        Returns the multipliers of all classes of groups in the optimal budget shares.  If shares are
+        not optimized, it returns the number of groups in every class instead.
 
         Raises
         ------
@@ -1033,9 +1036,10 @@ class TradeoffSearch:
     def _try_separate_weights(self, first: Candidate) -> None:
         """Improve the plan by `SeparateWeights`, until two consecutive steps gain little.
 
-        ``first`` is the candidate at which the steps begin.  Each step updates the separate weights.
-        Then it changes the factored weights, so that the sums of weighted variances for factored
-        weights approach the sums for separate weights.
+        Separate weights are one weight per query; the factored weight of a query is a product of
+        vector entries.  Each step updates the separate weights by the variances of the last
+        candidate.  It then moves the factored weights, so that their sums of weighted variances
+        approach the sums for separate weights.  ``first`` is the first candidate.
         """
         self.tried_separate_weights, stalled_steps = True, 0
         if not SeparateWeights.fits(first.class_queries):
@@ -1064,8 +1068,8 @@ class TradeoffSearch:
             if not math.isfinite(self.evaluate(x)[0]) or self.last_candidate is None:
                 return
             candidate = self.last_candidate
-            gap = previous_value - (self.witness.bound if self.witness else 0.0)
-            has_gained = previous_value - self.best.value > SMALL_GAIN_SHARE * gap
+            largest_gain = previous_value - (self.witness.bound if self.witness else 0.0)
+            has_gained = previous_value - self.best.value > SMALL_GAIN_SHARE * largest_gain
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:

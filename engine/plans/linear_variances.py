@@ -162,16 +162,16 @@ class LinearVariances:
         )
 
     def expansion(self, power: int) -> tuple[Array, Array, Array]:
-        """Return the sum over queries of weight * variance^power as a polynomial in the noises.
+        """Return the sum over queries of weight * variance^power as a polynomial.
 
-        By the multinomial theorem, the sum is homogeneous in the variables units * noises.
+        The variables of the polynomial are units * (squared noises of the residual spaces).
 
         Returns
         -------
         exponents : exponents of each monomial, shape (monomials, spaces).
         coefficients : coefficient of each monomial, shape (monomials,).
-        units : factors of the squared noises, shape (spaces,); 1 unless powers of a table could
-            leave the range of doubles.
+        units : scale of every variable, shape (spaces,); 1 unless powers of a table could leave the
+            range of doubles.
         """
         if power not in self._expansions:
             spaces = len(self.noises)
@@ -286,6 +286,7 @@ def _column_pairs(
     """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
+    # the right table is kept small, so that a piece has many columns of the left table
     while others and right.shape[1] * others[-1][0].shape[1] <= SLAB_ENTRIES // 16:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)

@@ -119,7 +119,7 @@ def objective(
 
     Parameters
     ----------
-    name : one of `OBJECTIVES`.  With targets the name is ignored, and the objective is "max".
+    name : one of `OBJECTIVES`.  With targets and a workload, the objective is "max" for any name.
     power : p of the objective "lp".
     targets : target standard errors in counts, one float for all groups or one number per group;
         None for no targets.

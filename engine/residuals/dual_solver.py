@@ -434,10 +434,12 @@ class DualProblem:
         generators = (
             symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
         )
+        # A symmetry is a pair of signed permutations: of residual coordinates and of cells.
         on_coordinates = [action for action, _ in generators]
         self.orbit, self.multiplicity, representatives = orbits(
             [action for _, action in generators], lift.cells
         )
+        # Every block gets linearly independent rows ("roots").  The sum of their Grams is the Gram.
         if factor.low_rank:
             self.roots = _independent(character_rows(on_coordinates, factor.matrix))
         elif generators:
@@ -448,6 +450,7 @@ class DualProblem:
             ]
         else:
             self.roots = [root for root in _roots([factor.matrix]) if len(root)]
+        # the rows on cells, with one column per orbit of cells
         self.projected = [
             np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots
         ]
@@ -514,7 +517,8 @@ class DualProblem:
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
-        # X is the sum of H^T M^(-1/2) H over the blocks, and X_inverse is its pseudoinverse
+        # Block H has the rows ``root``, and M = H L diag(mu) L^T H^T for the cell weights mu.  X is
+        # the sum of H^T M^(-1/2) H over the blocks, and X_inverse is its pseudoinverse.
         T, X_inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
         X = np.zeros_like(X_inverse)
         for root, W in zip(self.roots, self.projected, strict=True):
@@ -525,8 +529,8 @@ class DualProblem:
             # the derivative of T^2 with respect to G is T X^-1
             X_inverse += (pseudoinverse_U * half) @ pseudoinverse_U.T
             root_U = root.T @ U
-            # The derivative of T with respect to M is M^(-1/2) / 2.  L occurs twice in
-            # M = H L diag(mu) L^T H^T, so the factor 1/2 cancels in the derivative for L.
+            # The derivative of T with respect to M is M^(-1/2) / 2.  L occurs twice in M, so the
+            # factor 1/2 cancels in the derivative for L.
             X += (root_U / half) @ root_U.T
         by_lift = (self.lift.rows(X) * cell_mass).reshape(
             [n - 1 for n in self.sizes] + list(self.sizes)
@@ -582,6 +586,7 @@ class DualProblem:
             if watch is not None:
                 watch(gap)
             if options.gap < gap <= newton_gap and evaluations >= MIN_NEWTON_EVALUATIONS:
+                # if Newton steps fail here, they are tried again at a tenth of this gap
                 newton_gap = gap / 10.0
                 newton_result = newton_weights(self, best, options.gap, options.deadline)
                 if newton_result is not None:

@@ -294,14 +294,17 @@ class LevelStrategy(Strategy):
     def product_range(self, level: int) -> tuple[float, float]:
         """Return bounds (low, high) on the inner product of the columns of two different cells.
 
-        The bounds hold for all pairs of cells whose smallest common area is on the given level.
+        The bounds hold for all pairs of cells whose smallest common area is on ``level``.
         """
         rows, measured_tree = self.rows, self.rows.tree
         if level > measured_tree.depth:  # the two columns are equal
             costs = self.column_costs("gaussian")
             return float(costs.min()), float(costs.max())
         outside, difference = np.asarray(rows.outside), rows.inside - rows.outside
-        mixed = rows._by_cell(difference * outside)[measured_tree.order]
+        # Row r has the value outside_r + difference_r on the cells of its area and outside_r on the
+        # other cells.  So the product of two columns is |outside|^2, plus the sum of difference^2
+        # over the areas with both cells, plus the entries of ``cell_sums`` of both cells.
+        cell_sums = rows._by_cell(difference * outside)[measured_tree.order]
         squares = np.zeros(sum(measured_tree.counts))
         squares[rows.measured] = difference**2
         shared = np.zeros(1)
@@ -310,8 +313,8 @@ class LevelStrategy(Strategy):
         ):
             shared = shared[parent] + by_area
         starts, common = measured_tree.starts[level], float(outside @ outside)
-        low = shared + 2.0 * np.minimum.reduceat(mixed, starts)
-        high = shared + 2.0 * np.maximum.reduceat(mixed, starts)
+        low = shared + 2.0 * np.minimum.reduceat(cell_sums, starts)
+        high = shared + 2.0 * np.maximum.reduceat(cell_sums, starts)
         return float(low.min()) + common, float(high.max()) + common
 
     @cached_property

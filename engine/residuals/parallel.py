@@ -98,6 +98,7 @@ def workers_for(
     from joblib.parallel import get_active_backend
 
     if is_configured():
+        # joblib returns None for the number of workers if only a backend is configured
         _, number = get_active_backend(prefer="processes")
         return -1 if number is None else None
     fitting = int(memory // max(bytes_each, 1.0))

@@ -668,6 +668,7 @@ class SubworkloadSolver:
         if sets:
             return self._alternate(terms, sub, sets, prefix)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
+        # the memory limit of a stored plan (``recorded``) was checked when it was made
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
                 f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are not "

@@ -244,11 +244,11 @@ class Evaluation:
         return residual_rows(rows.reshape(len(rows), -1), part.sizes, projection.inside, centers)
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) for one space of a class; 0 if the space has no queries.
+        """Return sqrt(L) for one residual space of a class; 0 if the space has no queries.
 
         L is the smallest error on the space, or the lower bound of `SpaceKind.separate`.  The
-        derivatives of S through all spaces of the class are added to ``by_role``,
-        ``by_total_square`` and ``by_residual_gram``.
+        objective S is the sum of sqrt(L) over all spaces.  The derivatives of S through the spaces
+        of this class are added to ``by_role``, ``by_total_square`` and ``by_residual_gram``.
         """
         coefficients = {
             factors: math.fsum(
@@ -268,6 +268,7 @@ class Evaluation:
             L, by_coefficient = self._solve_terms(kind, nonzero_terms)
         else:
             L, by_coefficient = self._solve_sum(kind, nonzero_terms)
+        # derivative of S = count * sqrt(L) + (sum over other classes)
         by_L = 0.5 * kind.count / math.sqrt(L)
         for factors in nonzero_terms:
             self._add_by_total_squares(kind.terms[factors], by_L * by_coefficient[factors])

@@ -757,7 +757,7 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise S for the current power by at most ``steps`` steps of L-BFGS from ``x`` on."""
+        """Minimise the error S for the current power by at most ``steps`` steps of L-BFGS from ``x``."""
         import scipy.optimize
 
         lowest, total_steps = math.inf, sum(STEPS_BY_POWER.values())

@@ -271,9 +271,9 @@ def tuned_centers(
     Attributes whose centers stay uniform are absent.  The mapping is empty if a group has
     one weight per query.  At the time limit the best centers so far are returned.
 
-    Guarantee: S of the groups that fit into the allowance is at most its value at the initial
-    centers, up to the gap of the strategy searches.  The initial centers are ``start`` for a
-    separable workload, otherwise uniform.
+    Guarantee: the error S of the groups that fit into the allowance is at most its value at the
+    initial centers, up to the gap of the strategy searches.  The initial centers are ``start`` for
+    a separable workload with ``start``, otherwise uniform.
 
     Parameters
     ----------
