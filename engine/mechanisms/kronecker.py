@@ -456,7 +456,7 @@ def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     >>> p_identity_error(np.zeros((1, 3)), np.eye(3))[0]
     3.0
     """
-    # The module docstring defines s and Y.
+    # The L1 norms of the columns of [I; Theta]; A is [I; Theta] diag(s)^-1.
     s = 1.0 + theta.sum(axis=0)
     # The Woodbury formula (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta needs
     # the inverse of a matrix of order p instead of n.

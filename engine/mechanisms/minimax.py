@@ -307,6 +307,8 @@ class StrategyLayout:
         self.parts = parts_of(workload)
         self._symmetric: dict[Hashable, bool] = {}
         self._rows: dict[Hashable, Array] = {}
+        # An attribute needs a strategy that adapts to the query weights, unless its only part has
+        # equivalent queries and cells.
         self.is_adapted = {
             name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
@@ -314,6 +316,7 @@ class StrategyLayout:
         adapted_axes = [
             (space, name) for space in classes.spaces for name in space if self.is_adapted[name]
         ]
+        # separate strategies for all residual spaces that are not equivalent, unless too many
         separate_keys = {self._key(space, name, True) for space, name in adapted_axes}
         is_separate = len(separate_keys) <= MAX_SEPARATE_STRATEGIES
         index_of_key: dict[Hashable, int] = {}
@@ -1263,6 +1266,7 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
     ratio : variances divided by the mean variance, same shape.
     previous : changes in the previous iteration, same shape.
     """
+    # ``power`` is larger for light weights that increase, to shorten their way up
     light_weight = LIGHT_WEIGHT * float(weights.mean())
     power = rule.power + np.where(
         ratio > 1.0, rule.light_power * light_weight / (light_weight + weights), 0.0

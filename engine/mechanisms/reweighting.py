@@ -985,6 +985,7 @@ class TradeoffSearch:
 
         The iteration ends when `evaluate` raises StopIteration or TimeoutError.
         """
+        # The fixed-point step changes the logarithm of a weight by log(gain / cost) times this factor.
         step_size = 1.0 / self.goal.conjugate
         # the last accepted points, and the fixed-point step at each point
         points: list[Array] = []

@@ -463,7 +463,7 @@ def variance_norm(
 def achieved_norm(
     workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective
 ) -> float:
-    """Return the objective of all queries with positive weight, in counts^2.
+    """Return the value of the objective over all queries with positive weight, in counts^2.
 
     With targets, the result is a ratio of variance to target variance.
 

@@ -260,10 +260,11 @@ class WeightProblem(Protocol):
 def newton_weights(
     problem: WeightProblem, mass: Array, gap: float, deadline: float
 ) -> tuple[Array, float] | None:
-    """Improve dual weights by Newton's method on the cells with positive weight.
+    """Improve dual weights by Newton's method on the orbits of cells with positive weight.
 
-    Returns weights, shape (orbits,) with sum 1, and the gap they prove, at most ``gap``.  Returns
-    None if the steps do not reach the gap, or if they are not worthwhile (`_is_worthwhile`).
+    Returns (weights of shape (orbits,) with sum 1, the gap they prove), a gap of at most ``gap``.
+    Returns None if the steps do not reach ``gap``, or if they are not worthwhile
+    (`_is_worthwhile`).
 
     Parameters
     ----------
@@ -272,8 +273,9 @@ def newton_weights(
     deadline : time limit on the clock of `planning_time`.
     """
     T, d = problem.evaluate(mass)
-    # Among all multiples of mu, phi is smallest at the one with T = sum(mu).  At this scale d is 1
-    # at the cells whose optimal weights are positive.
+    # The steps minimise phi(mu) = sum(mu) - 2 T(mu) over the weights mu, here ``mass``.  Among all
+    # multiples of mu, phi is smallest at the one with T = sum(mu).  At the optimum d, the privacy
+    # cost, is then 1 at all orbits with positive weight.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
         # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess

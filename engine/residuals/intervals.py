@@ -384,6 +384,8 @@ def inverse_root_quadrature(
     sum_j w_j / (t + s_j) is t^(-1/2) for low <= t <= high, with a relative error of about
     exp(-``log_precision``), by default 1e-11.
 
+    Source: Hale, Higham and Trefethen, SIAM J. Numer. Anal. 46 (2008), method 3.
+
     >>> s, w = inverse_root_quadrature(1e-6, 1e6)
     >>> bool(abs(np.sum(w / (4.0 + s)) - 0.5) < 1e-11)
     True

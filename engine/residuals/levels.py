@@ -649,6 +649,11 @@ class LevelProblem:
 
         The bound f(mu)^2 holds for every strategy.  ``mass`` holds the weights mu of the areas of
         the last level, shape (areas,); an entry is the sum over the equal areas it represents.
+
+        Notes
+        -----
+        f(mu) is tr (G K)^(1/2), with the Gram G of the queries, the center pi and
+        K = sum_i mu_i (e_i - pi)(e_i - pi)^T over the cells i.
         """
         tree, center, number = self.tree, self.center, self.tree.numbers[-1]
         mass = np.maximum(mass / number, MIN_SHARE / number.sum())

@@ -68,10 +68,10 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return an equivalent strategy with other rows; None if ``rows`` are not equivalent to B.
+        """Return this strategy with other rows; None if ``rows`` are not equivalent to the old rows.
 
-        Rows are equivalent if they are Q B with an orthogonal matrix Q.  All queries then have the
-        same variances at the same privacy cost.
+        Rows are equivalent to rows B if they are Q B with an orthogonal matrix Q.  All queries then
+        have the same variances at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None

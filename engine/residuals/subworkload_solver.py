@@ -668,7 +668,7 @@ class SubworkloadSolver:
         if sets:
             return self._alternate(terms, sub, sets, prefix)
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        # the memory limit of a stored plan (``recorded``) was checked when it was made
+        # a stored plan (``recorded``) is rebuilt without a search, so the limit does not apply
         if not is_joint and needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
                 f"Some queries on a table of {' x '.join(map(str, sub.sizes))} cells are not "
@@ -689,8 +689,9 @@ class SubworkloadSolver:
     def _alternating_sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
         """Return the sets of axes of an alternating search, and a prefix for its recorded status.
 
-        The prefix is `COUPLED_PREFIX`, `UNCOUPLED_PREFIX` or empty.  The list of sets is empty if
-        one dense search on all axes is used.
+        An alternating search improves the strategy on one set of axes at a time.  The list of sets
+        is empty if one dense search on all axes is used.  The prefix is `COUPLED_PREFIX`,
+        `UNCOUPLED_PREFIX` or empty.
         """
         if sub.spaces or sub.complements:
             return [], ""

@@ -304,6 +304,11 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     """Return the class of pairs with these domain sizes and groups; its ``count`` is still 0.
 
     The queries are replaced by rows with the same Gram, at most as many as cells.
+
+    Parameters
+    ----------
+    sizes : cells of the two attributes.
+    groups : pairs (group, True if the group has the two attributes in reverse order).
     """
     blocks = []
     for group, is_reversed in groups:
