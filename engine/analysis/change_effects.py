@@ -140,7 +140,11 @@ def _effect(
     group: int,
     changed_request: ChangedRequest,
 ) -> Effect | None:
-    """Return the effect of a change on a group; None if it removes the group or lowers no error."""
+    """Return the effect of a change on a group.
+
+    The result is None if the change removes the group, does not lower the RMSE of the group, or
+    raises its largest error.
+    """
     errors_before, errors_after = errors_by_group(before), errors_by_group(after)
     number = changed_request.group
     if number is None:

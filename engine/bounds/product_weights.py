@@ -572,6 +572,8 @@ class Frame:
 
     def _family(self, rows: Array) -> FamilyRoot:
         """Express query rows of shape (m, n) in the basis K; their derivatives begin at 0."""
+        # ``roots`` are the eigenvalues of Y, the square root of D^(1/2) W^T W D^(1/2) for the query
+        # rows W and the cell weights D.
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
@@ -977,5 +979,6 @@ class DenseNormBound:
                     self._family(state, names[0], key).by_square += by_gram
                 else:
                     joint = self._joint(state, names, key)
+                    # the Gram is Z^T Z for the coefficients Z of the query rows
                     by_coefficients = 2.0 * (joint.Z.reshape(len(joint.Z), -1) @ by_gram)
                     joint.by_coefficients += by_coefficients.reshape(joint.Z.shape)

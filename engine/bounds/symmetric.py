@@ -525,7 +525,8 @@ def _product_rows(frame: Frame, keys: tuple[Key, ...], weight: float, sign: int)
     first, second = (frame.families[key] for key in keys)
     root, columns = math.sqrt(weight), PairColumns(frame.K.shape[1], sign)
     shape = (len(first.R), len(second.R))
-    # If both families are equal, only rows of the same symmetry as the columns are nonzero.
+    # Rows are pairs of rows of R of both families, and columns are pairs of functions.  If both
+    # families are equal, only rows of the same symmetry as the columns are nonzero.
     rows = PairColumns(len(first.R), sign) if first is second else None
     products = np.einsum("ip,jq->ijpq", first.R, second.R)
     values = columns.columns(products.reshape(-1, columns.k, columns.k))
@@ -753,6 +754,7 @@ class SymmetricProducts:
         families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         value, by_grams = 0.0, dict[Key, Array]()
         for pairs in range(min(max(weights_by_size), d // 2) + 1):
+            # number of copies of the sector with this number of antisymmetric pairs of attributes
             times = math.comb(d, pairs) - (math.comb(d, pairs - 1) if pairs else 0)
             width = max(weights_by_size) - pairs + 1
             M, slopes = np.zeros((width, width)), list[tuple[Key, float, list[Array]]]()
@@ -893,6 +895,7 @@ def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatr
     ``values``, shape (n, u), has the values of the u non-constant basis functions in the n cells.
     """
     n, u = values.shape
+    # values of the symmetric and antisymmetric products of two basis functions in every pair of cells
     tables = values[:, None, :, None] * values[None, :, None, :]
     S, L = (
         PairColumns(u, sign).columns(tables.reshape(-1, u, u)).reshape(n, n, -1) for sign in (1, -1)

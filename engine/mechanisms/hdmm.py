@@ -329,6 +329,9 @@ def marginal_objective(
 ) -> tuple[float, Array]:
     """Return log(sensitivity^2 sum_B t_B / f_B) and its derivative with respect to theta.
 
+    f_B is the precision of residual space B for the marginal weights v = theta^2, and t_B is the
+    entry of ``traces`` for B.
+
     The argument of the logarithm is the squared error at unit budget for Gaussian noise, and half
     of the squared error for Laplace noise.  ``theta`` and the derivative have shape (sets,).
     """

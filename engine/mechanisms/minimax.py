@@ -189,8 +189,9 @@ class SortedWorkload:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # The classes of attributes are unknown in the first pass, which computes them.  The second
-        # pass sorts by them, too.
+        # Each pass sorts the parts of the groups, and computes equivalence classes of the sorted
+        # groups and of the residual spaces.  The second pass sorts by the classes of the spaces on
+        # single attributes, too.
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -395,6 +396,7 @@ class StrategyLayout:
         spaces = [space for space in spaces if space in classes.spaces]
         factors, strategy_indices = [], []
         for space in spaces:
+            # all queries of a fixed part have equal factors, so those of query 0 are taken
             factors.append(
                 math.prod(
                     inside[k] if names[k] in space else float(outside[k][0]) for k in fixed_parts
@@ -486,8 +488,9 @@ class AdaptedStrategy:
         The gap is (largest cost of a cell / mean cost) - 1.  The attribute ``variances`` is set to
         the variances before the step.
         """
-        # The symbols are those of the module docstring.  The eigenvectors of the Gram matrix of
-        # diag(sqrt w) W D^1/2 are V, and its eigenvalues are the squares of the singular values S.
+        # W are the query rows, w the query weights, and D is the diagonal of the cell weights.  The
+        # Gram matrix of diag(sqrt w) W D^1/2 has the eigenvectors V, and its eigenvalues are the
+        # squares of the singular values.
         projected = self.rows * np.sqrt(self.cell_weights)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
         squares, V = squares[len(squares) - self.rank :], V[:, len(squares) - self.rank :]

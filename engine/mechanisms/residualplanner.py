@@ -296,6 +296,7 @@ class AxisSolver:
                 problem = factor.gram.problem
                 areas = problem.tree.counts[-1]
                 norm = problem.root_bound(np.full(areas, 1.0 / areas))
+                # The bound is for cell weights with sum 1, the singular values are for weights 1.
                 norm *= math.sqrt(math.prod(factor.sizes))
             elif isinstance(factor, IntervalFactor):
                 norm = root_trace_bound(factor.gram)

@@ -348,7 +348,11 @@ class Distances:
         return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 
     def bound(self) -> float:
-        """Return an upper bound on the cost of any pair of cells, by best-first search."""
+        """Return an upper bound on the cost of any pair of cells, by best-first search.
+
+        The pairs are divided by the bin of their Gram entry on one attribute after another.
+        """
+        # bin 0 of an attribute stands for all its pairs of cells
         start = np.zeros(len(self.names), dtype=np.int64)
         # A node is (-bound, number, how many attributes have a bin, bins).  The number decides
         # between equal bounds, because arrays cannot be compared.
@@ -358,7 +362,7 @@ class Distances:
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
-                # A bin without pairs has an infinite interval and is skipped.
+                # A bin without pairs has an infinite lower end and is skipped.
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k

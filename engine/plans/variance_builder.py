@@ -294,7 +294,7 @@ class VarianceBuilder:
         complements = self.split.complements_inside(group.named(ranks))
         space_keys, union_ids = [], dict[Block, int]()
         for axes, block in spaces:
-            position = (
+            position_in_union = (
                 (block.spaces.index(group.named(axes)), union_ids.setdefault(block, len(union_ids)))
                 if block and block.union
                 else ()
@@ -302,7 +302,12 @@ class VarianceBuilder:
             # Strategies are compared by identity.  The key refers to the strategies, which are
             # therefore not deleted, so no new strategy can have the same identity.
             space_keys.append(
-                (axes, None if block is None else (position, digest(block.weights), block.factors))
+                (
+                    axes,
+                    None
+                    if block is None
+                    else (position_in_union, digest(block.weights), block.factors),
+                )
             )
         complement_keys = tuple((p, c.key) for p, c in complements.items())
         key = (
@@ -311,9 +316,9 @@ class VarianceBuilder:
             tuple(space_keys),
             complement_keys,
         )
-        # Components are not Kronecker products in jointly measured spaces.  The complement of a
-        # pair of attributes changes the components in the residual spaces of the total and of each
-        # of the two attributes.
+        # In a space of a union, variances do not factor over attributes.  The complement of a pair
+        # of attributes changes the components of queries in the residual spaces of the total and of
+        # each of the two attributes.
         affected = (
             {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
         )
@@ -730,12 +735,13 @@ class VarianceBuilder:
             return True
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
+        # one pair per part: (rows, smallest squared norm of a nonzero component of a query)
         compressed = [
             self._compressed_rows(part, inside, group.named(part.axes))
             for part in group.parts
             if (inside := tuple(i for i, a in enumerate(part.axes) if a in covered))
         ]
-        smallest = math.prod(part_smallest for _, part_smallest in compressed)
+        smallest_square = math.prod(square for _, square in compressed)
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes))
             for axes, strategy in factors
@@ -744,7 +750,7 @@ class VarianceBuilder:
         unmeasured_sums = summed_squared_distances(
             [rows for rows, _ in compressed], [group.sizes[a] - 1 for a in order], spans
         )
-        return max(unmeasured_sums, default=0.0) <= MAX_UNMEASURED_SHARE**2 * smallest
+        return max(unmeasured_sums, default=0.0) <= MAX_UNMEASURED_SHARE**2 * smallest_square
 
     def _compressed_rows(
         self, part: Part, inside: Axes, names: tuple[str, ...]

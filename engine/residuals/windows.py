@@ -575,11 +575,11 @@ def evaluate(
 ) -> WindowSolution:
     """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,) and any positive sum.  Weights with sum 1, none of which is below half
-    of `MIN_SHARE` times their mean, remain.  Otherwise weights below `MIN_SHARE` times the mean are
-    raised to this value, and all are scaled to sum 1.  If the space is symmetric, every weight is
-    averaged with that of its mirror image.  ``log_precision`` is the negative natural logarithm of
-    the relative error of the costs.
+    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
+    raised to this value, and all weights are scaled to sum 1.  Both steps are left out if the sum is
+    1 and no weight is below half of this value.  If the space is symmetric, every weight is averaged
+    with that of its mirror image.  ``log_precision`` is the negative natural logarithm of the
+    relative error of the costs.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # Weights of an earlier solution are not scaled again, because this would change their last

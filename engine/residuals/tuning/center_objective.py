@@ -305,7 +305,10 @@ class Evaluation:
     ) -> tuple[float, dict[KroneckerProduct, float]]:
         """Return the smallest error for the sum of the terms of a Gram, and its derivatives.
 
-        Arguments, result and side effects are as in `_solve_terms`.
+        ``coefficients`` maps the Kronecker product of every term to its coefficient.  The result is
+        (error, mapping from each product to the derivative with respect to its coefficient).  As in
+        `_solve_terms`, derivatives of the objective S are added to ``by_residual_gram`` and
+        ``by_role``.
         """
         sizes = tuple(self.problem.sizes[role] for role in kind.roles)
         space_axes = tuple(range(len(kind.roles)))

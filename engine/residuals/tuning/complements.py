@@ -465,7 +465,12 @@ class ComplementProblem:
         return pair_counts_of
 
     def _layout(self) -> None:
-        """Set the names and shapes of all parameters, and the initial strategies."""
+        """Set the names and shapes of all parameters, and the initial strategies.
+
+        The parameters are a strategy for every pair and every attribute with queries, Y_i, Y_j and
+        y_0 of the complement of every class of pairs, and the center zeta of every class of
+        attributes; see the module's docstring.
+        """
         self.shapes: list[tuple[Any, tuple[int, ...]]] = []
         self.initial_strategies: dict[Any, Array] = {}
         for p, kind in enumerate(self.pairs):
@@ -801,8 +806,9 @@ def split_of(
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
     """Return the centers and the complements for a vector ``x`` of parameters, shape (length,).
 
-    The parameters are zeta of every class of attributes, and Y of every class of pairs.  They and
-    the complement (D_a, D_b, D_0) of a pair (a, b) are defined in the module's docstring.
+    The parameters are zeta = N^T pi for the center pi of every class of attributes, and
+    (Y_a, Y_b, y_0) for the complement (D_a, D_b, D_0) of every class of pairs (a, b).  For uniform
+    centers D = V Y with the orthonormal basis V of the pair; see the module's docstring.
 
     Returns
     -------

@@ -442,9 +442,9 @@ def _variance_entries(
     closed_form: bool = False,
     parts: Sequence[Part] | None = None,
 ) -> float:
-    """Return how many entries of query rows take as long as the variances of a group's queries.
+    """Return the time to compute the variances of a group's queries, in entries of query rows.
 
-    If variances are computed query by query, this is the number of entries of the query rows.
+    One unit is the time per entry if variances are computed query by query.
 
     Parameters
     ----------
