@@ -620,12 +620,13 @@ def mechanisms_of(
         args.options, list(dict.fromkeys(name for name, _ in chosen))
     )
     limits = {name: shared.pop(name) for name in _COMPARISON_LIMITS if name in shared}
-    selected = {}
+    # A mechanism that is selected twice with the same options is compared once.
+    by_label = {}
     for name, variant in chosen:
         options = {**variant, **shared, **own_options[name]}
         checked_options(name, options | limits)
-        selected[label_of(name, options)] = name, options
-    return list(selected.values()), limits
+        by_label[label_of(name, options)] = name, options
+    return list(by_label.values()), limits
 
 
 def _options_by_mechanism(

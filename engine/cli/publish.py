@@ -287,8 +287,9 @@ def _ask(args: argparse.Namespace) -> Reply:
             "records"
         )
     else:
+        conditions = args.where or [""]  # with --total, the empty condition
         answers, weighted_sum = _condition_answers(
-            measurement, args.where or [""], args.times, args.confidence
+            measurement, conditions, args.times, args.confidence
         )
     rows = [*answers, *([weighted_sum] if weighted_sum else [])]
     lines = [f"{head_of(measurement)}; intervals at {args.confidence:g}"]

@@ -43,16 +43,16 @@ def add_schema_command(commands: Commands) -> None:
 
 
 def _schema(args: argparse.Namespace) -> Reply:
-    paths = [Path(path) for _, path in args.code_list]
+    code_lists = [(attribute, Path(path)) for attribute, path in args.code_list]
     target = {
-        "keep": [path for path in (args.schema, *paths) if path is not None],
+        "keep": [*filter(None, [args.schema]), *(path for _, path in code_lists)],
         "overwrite": args.overwrite,
         "is_replaceable": _is_schema,
     }
     check_target(args.out, **target)
     schema = None if args.schema is None else schema_of(args.schema)
-    for (name, _), path in zip(args.code_list, paths, strict=True):
-        schema = _with_code_list(schema, name, path)
+    for attribute_name, path in code_lists:
+        schema = _with_code_list(schema, attribute_name, path)
     assert schema is not None
     with new_file(args.out, **target) as partial:
         partial.write_text(schema.to_json(), encoding="utf-8")

@@ -130,7 +130,7 @@ def add_step_commands(commands: Commands) -> None:
 def _look(args: argparse.Namespace) -> Reply:
     """Run ``look``: measure the common part of the plans and write its answers."""
     refuse_seed_option(args)
-    form_of(args.out, None, FORMATS)
+    form_of(args.out, None, FORMATS)  # raises PlanError for another ending
     check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
     names = args.names or [path.stem for path in args.plans]
     common = common_plan_of(args, map(read_plan, args.plans), names)
@@ -182,7 +182,7 @@ def _decide(args: argparse.Namespace) -> Reply:
 def _finish(args: argparse.Namespace) -> Reply:
     """Run ``finish``: measure the remaining part of the chosen plan and write its answers."""
     refuse_seed_option(args)
-    form_of(args.out, None, FORMATS)
+    form_of(args.out, None, FORMATS)  # raises PlanError for another ending
     check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
     ledger = Ledger(args.ledger)
     with option_names(OTHER_RECORDS_ADVICE):

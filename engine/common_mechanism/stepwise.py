@@ -158,7 +158,7 @@ def look(
         )
 
     release = Release(
-        part=common.look,
+        measurable=common.look,
         ledger=book,
         key=key,
         sets=step_sets(common),
@@ -168,7 +168,7 @@ def look(
         accept=accept,
         write=lambda file, receipt, drawn: write_look(file, common, receipt, drawn),
         load=lambda: stored_look(book, key, common)[1],
-        done="Looked",
+        done_text="Looked",
     )
     return release.run(options, intake, stored_only=data is None)
 
@@ -353,7 +353,7 @@ def finish(
         if stage.cost == 0:
             return stage.unpaid_result()
     release = Release(
-        part=stage.residual,
+        measurable=stage.residual,
         ledger=book,
         key=stage.stage_key,
         sets=stage.sets if stage.residual.blocks else None,

@@ -662,7 +662,7 @@ class Ledger:
         ------
         LedgerError
             The number of existing notes differs from ``earlier``, the ledger has no such dataset,
-            or a text is not one printable line.
+            ``kind`` is not allowed, or a text is not one printable line.
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError(

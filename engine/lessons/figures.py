@@ -936,8 +936,8 @@ def centers_example_picture(example: CentersExample) -> Picture:
     names = ["equal centers", "tuned centers"]
     labels = ("querysmasher", "querysmasher (centers=tuned)")
     styles = [mechanism_style(label) for label in labels]
-    sizes = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
-    excess_percent = [100.0 * (size / example.bound - 1.0) for size in sizes]
+    errors = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
+    excess_percent = [100.0 * (error / example.bound - 1.0) for error in errors]
     gap_texts = [percent_rounded_up(percent / 100.0, 2) for percent in excess_percent]
     figure = go.Figure(
         go.Scatter(
@@ -945,8 +945,8 @@ def centers_example_picture(example: CentersExample) -> Picture:
             y=names,
             mode="markers+text",
             text=[
-                f"  {size:.4f} counts, {gap} above"
-                for size, gap in zip(sizes, gap_texts, strict=True)
+                f"  {error:.4f} counts, {gap} above"
+                for error, gap in zip(errors, gap_texts, strict=True)
             ],
             textposition="middle right",
             marker={
@@ -969,7 +969,7 @@ def centers_example_picture(example: CentersExample) -> Picture:
     table = pd.DataFrame(
         {
             "plan": [*names, "bound for all mechanisms"],
-            "RMSE": [*sizes, example.bound],
+            "RMSE": [*errors, example.bound],
             "above the bound (%)": [*excess_percent, 0.0],
         }
     )

@@ -116,10 +116,11 @@ class _Multipliers:
         )
 
     def means(self) -> dict[Axes, Array]:
-        """Return the mean tables of ``point``, by proper subset of ``axes``.
+        """Return the mean tables of the multipliers ``point``, by proper subset of ``axes``.
 
-        ``point`` is a table that is 0 in cells without multiplier.  Its mean table on a subset is
-        averaged over the other attributes.  The result is empty if no cell has a multiplier.
+        The table of the multipliers has the entry ``point[i]`` in cell ``cells[i]``, and 0 in all
+        other cells.  Its mean table on a subset is averaged over the attributes that are not in the
+        subset.  The result is empty if no cell has a multiplier.
         """
         means: dict[Axes, Array] = {}
         if not self.cells.size:

@@ -491,6 +491,7 @@ def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> flo
                 variances = variances * margin / (variances + margin)
             squares += float(np.sqrt(variances).sum()) ** 2
         total = max(float(table.sum()), 1.0)
+        # a normal error of variance v has the expected absolute value sqrt(2 v / pi)
         errors.append(math.sqrt(2.0 / math.pi * squares) / total)
     return min(MAX_RECORDS_DISTANCE, NOISE_SHARE * float(np.mean(errors))) if errors else 0.0
 

@@ -496,6 +496,7 @@ def meet_facts(
         possible = fact.possible(names) > 0.0
         records = np.stack([changed[name] for name in names], axis=1)
         impute_records(records, [(list(range(len(names))), possible)], generator)
+        # for each public table, the axes of ``counts`` to sum over and the public totals
         margins = []
         for invariant in schema.invariants:
             shared = [name for name in invariant.attributes if name in names]

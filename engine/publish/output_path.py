@@ -45,7 +45,7 @@ def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, 
     return columns
 
 
-def is_added(column: str, name: str) -> bool:
+def is_added_name(column: str, name: str) -> bool:
     """Return whether `added_columns` can have changed ``name`` to ``column``.
 
     This is the case if ``column`` is ``name``, possibly with `PREFIX` before it once or repeatedly.
@@ -184,7 +184,11 @@ def _belongs_to_ledger(target: Path) -> bool:
 
 
 def _is_answers(target: Path) -> bool:
-    """Return whether a file looks like answers, tables or synthetic records of this project."""
+    """Return whether a file looks like an output of this project.
+
+    The outputs are answers, published tables, synthetic records, and packages of a release or of
+    tables.
+    """
     import pyarrow.parquet as pq
 
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):
@@ -203,7 +207,7 @@ def _is_answers(target: Path) -> bool:
             header, first = next(rows, []), next(rows, None)
         # Synthetic records are recognized by the status in their first row.  A file of 0 records
         # ends after the header.
-        if header and is_added(header[0], "status"):
+        if header and is_added_name(header[0], "status"):
             if first is None and len(header) > 1:
                 return True
             if first and first[0] in SIMULATED_STATUS:

@@ -372,6 +372,7 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     text_bytes = sum(group.count * _text_bytes(group, labels) for group in groups)
     name_bytes = sum(map(len, labels)) + FIXED_BYTES
+    # The factors are generous upper bounds of how often a file repeats its numbers and texts.
     return {
         "plan.json": MAX_PLAN,
         "check.py": MAX_SMALL,
@@ -500,7 +501,7 @@ def rows_formula(strategy: Strategy) -> EntryRows | None:
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     """Write the released integers and the equations that they measure; return the paths.
 
-    If plan and integers do not determine the estimates (`integers_determine_estimates`), the
+    If the plan and the integers do not determine the estimates (`integers_determine_estimates`), the
     estimates are written instead.
     """
     if not integers_determine_estimates(measurement):

@@ -117,7 +117,7 @@ def main():
         print("Signature and answers were not checked. Install the Python package dp-query-workbench to check them.")
         return 1 if problems else 2
     problems = verify_package(folder, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
-    success = "Every file, field, answer, standard error and interval is what plan and integers give."
+    success = "Every file, field, answer, standard error and interval is what the plan and the measurements give."
     print("\\n".join(problems) or success)
     return 1 if problems else 0
 

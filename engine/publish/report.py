@@ -116,15 +116,16 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
             pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema
         ]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
+    repeated_texts = ["attributes", "family"]  # equal in all rows of a group
     # noisy numbers do not compress
-    texts = ["attributes", "family", "query", "status"]
+    texts = [*repeated_texts, "query", "status"]
     compression = {name: "zstd" if name in texts else "none" for name in schema.names}
     return pq.ParquetWriter(
         path,
         schema.with_metadata(metadata),
         compression=compression,
-        use_dictionary=texts[:2],
-        write_statistics=texts[:2],
+        use_dictionary=repeated_texts,
+        write_statistics=repeated_texts,
     )
 
 
@@ -305,7 +306,9 @@ def read_published(
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(sizes, dtype=np.int64)
         row_groups = [i for i, end in enumerate(ends) if end > first and end - sizes[i] < last]
-        table = file.read_row_groups(row_groups, columns=[f.name for f in TABLE_SCHEMA][2:])
+        # without the columns attributes and family, which are the same for the whole group
+        columns = TABLE_SCHEMA.names[2:]
+        table = file.read_row_groups(row_groups, columns=columns)
     # position in the file of the first row that was read
     table_start = int(ends[row_groups[0]] - sizes[row_groups[0]]) if row_groups else 0
     frame: pd.DataFrame = table.slice(first - table_start, last - first).to_pandas()

@@ -59,7 +59,7 @@ MAX_DRAWS = 10_000  # bounds the time of verification, because each draw fits al
 
 
 def table_problems(
-    files: PackageFiles, public_key: str | None, ledger: str | Path | None
+    files: PackageFiles, public_key: str | None = None, ledger: str | Path | None = None
 ) -> list[str]:
     """Return messages of the problems of a tables package; the list is empty if it is valid.
 
@@ -114,7 +114,7 @@ def table_problems(
                 # the file has a wrong encoding, or is not CSV or JSON
                 same = False
             if not same:
-                problems.append(f"{name} differs from what plan and integers imply")
+                problems.append(f"{name} differs from what the plan and the measurements imply")
     return problems + ([] if ledger is None else _spend_problems(measurement, ledger))
 
 
@@ -333,7 +333,7 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     if README in digests:
         expected_text = readme(measurement, confidence, has_tables=has_tables).encode()
         if files.path(README).read_bytes() != expected_text:
-            problems.append(f"{README} differs from what plan and integers imply")
+            problems.append(f"{README} differs from what the plan and the measurements imply")
     if not problems and has_tables:
         problems += _published_problems(files, digests, measurement)
     if ledger is not None:
@@ -395,7 +395,9 @@ def _field_problems(
         else:
             same = _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
         if not same:
-            problems.append(f"{name} in the certificate differs from what plan and integers imply")
+            problems.append(
+                f"{name} in the certificate differs from what the plan and the measurements imply"
+            )
     if (
         receipt is not None
         and measurement.answers_on_grid
@@ -424,7 +426,7 @@ def _published_problems(
     ]
     # If `table_problems` finds no problem, it has copied every file out of the zip, so that
     # `tables.path` can be used.
-    problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables, None, None)]
+    problems += [f"{PUBLISHED}{problem}" for problem in table_problems(tables)]
     if problems:
         return problems
     return [
@@ -542,7 +544,9 @@ def _answer_problems(
             # missing columns, or not a table
             wrong = True
         if wrong:
-            problems.append(f"the answers in {name} differ from those that plan and integers imply")
+            problems.append(
+                f"the answers in {name} differ from those that the plan and the measurements imply"
+            )
     return problems
 
 

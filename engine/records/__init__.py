@@ -10,6 +10,7 @@ from engine.records.encoding import (
     Encoder,
     days_of,
     number_of,
+    reason_of,
     scalar,
     text_of,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "named_table",
     "number_of",
     "read_batches",
+    "reason_of",
     "scalar",
     "text_of",
 ]

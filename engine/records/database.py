@@ -87,6 +87,7 @@ from engine.records.encoding import (
     UNSUPPORTED,
     Encoder,
     is_scalar,
+    reason_of,
 )
 from engine.workload import Schema
 from engine.workload.calendar import MAX_YEAR, read_period
@@ -1114,7 +1115,7 @@ def _count_in_one_statement(tally: Any, table: Any, columns: Sequence[str]) -> N
             raise DataError(TABLE_CHANGED)
         for code in sorted(refused, reverse=True):
             if refused[code]:
-                note(tally.refused, name, REASONS[-1 - code], refused[code])
+                note(tally.refused, name, reason_of(code), refused[code])
     if tally.rows_refused and not tally.drop:
         return
     for number, names in enumerate(sets, 1 + len(columns)):
@@ -1156,21 +1157,21 @@ def _count_tables(
     is_quick = count_sets is _union_all
     weight = columns[-1] if tally.count_column is not None else None
     n_records = _add_refused(tally, table, columns, weight)
-    good = table.filter(table[_GOOD]) if tally.rows_refused else table
     if tally.rows_refused and not tally.drop:
         return
+    accepted = table.filter(table[_GOOD]) if tally.rows_refused else table
     column_of = dict(zip(tally.names, columns, strict=True))
     sets = [names for names in tally.tables if names]
     sums_before = {names: int(tally.tables[names].sum()) for names in sets}
     n_counted = 0
     batch_size = MAX_TABLES_PER_QUERY
     if is_quick and monitor is not None:
-        # the first query counts few tables; its time determines how many the next query counts
+        # the first query counts few tables, and its time determines the next batch size
         batch_size = min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0
         requests = [(names, [column_of[name] for name in names]) for names in batch]
-        for names, cells, counts in count_sets(tally.schema, good, requests, weight, n_records):
+        for names, cells, counts in count_sets(tally.schema, accepted, requests, weight, n_records):
             tally.tables[names].reshape(-1)[cells] += counts
         for names in batch:
             if int(tally.tables[names].sum()) - sums_before[names] != n_records:
@@ -1178,7 +1179,7 @@ def _count_tables(
         n_counted += len(batch)
         if monitor is not None:
             monitor(n_counted / len(sets), COUNTING_TEXT)
-            # on Spark batches keep the largest size, because each query may scan all rows
+            # on Spark the batch size is always the largest, because each query may scan all rows
             if is_quick:
                 batch_size = _next_batch_size(batch_size, monitor.n_reports - reports_before)
 

@@ -246,6 +246,12 @@ MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (
     -1 - i for i in range(len(REASONS))
 )
 
+
+def reason_of(code: int) -> str:
+    """Return the reason that the code of a refused value denotes."""
+    return REASONS[-1 - code]
+
+
 _MAX_EXACT_FLOAT = 2**53  # floats represent every integer up to this one
 # Decimals with a smaller exponent are written without exponent before they are compared with
 # labels. Decimals with a larger exponent keep it, because their text could have millions of zeros.

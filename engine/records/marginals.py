@@ -59,7 +59,7 @@ from engine.records.database import (
     is_table,
     spark_table,
 )
-from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder, Hints, code_type
+from engine.records.encoding import FRACTION, MISSING, Encoder, Hints, code_type, reason_of
 from engine.records.readers import ColumnKinds, as_source, column_kinds, read_batches
 from engine.workload import Attribute, Schema
 
@@ -135,7 +135,7 @@ def count_column_doubts(
     if count_column is None:
         return ()
     texts = []
-    if REASONS[-1 - FRACTION] in refused.get(count_column, {}):
+    if reason_of(FRACTION) in refused.get(count_column, {}):
         texts.append(
             f"The count column {quote_public(count_column)} has numbers with a fraction; their rows"
             " are left out."
@@ -428,8 +428,9 @@ def _checked_request(
     requested = checked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
+        shown_size = min(size, 10**300)  # a larger integer cannot be formatted as a float
         raise LimitExceeded(
-            f"{len(requested):,} tables need {min(size, 10**300):.3g} bytes of memory, but"
+            f"{len(requested):,} tables need {shown_size:.3g} bytes of memory, but"
             f" memory_limit is {memory_limit:.3g}; request fewer or smaller tables, or raise"
             " memory_limit"
         )
@@ -511,8 +512,8 @@ class _Tally:
             self.names.append(count_column)
             self.encoders.append(count_encoder(count_column))
         # position of each column in a batch of cell codes
-        self.place = {name: i for i, name in enumerate(self.names)}
-        self.rules = _possible_cells(schema, self.place)
+        self.column_index = {name: i for i, name in enumerate(self.names)}
+        self.rules = _possible_cells(schema, self.column_index)
         self.tables = {names: np.zeros(schema.sizes(names), np.int64) for names in counted}
         self.drop = drop
         self.records = 0
@@ -548,7 +549,8 @@ class _Tally:
                 n_rows_read += batch.rows
                 for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
                     name = encoder.attribute.name
-                    if name in self.place and name in self.schema:
+                    # hints are searched in counted attributes, not in the count column
+                    if name in self.column_index and name in self.schema:
                         # an error in the search for hints must not make the count fail
                         with suppress(Exception):
                             self.hints.add(encoder, values, codes)
@@ -639,14 +641,14 @@ class _Tally:
                     note(
                         self.refused,
                         self.names[i],
-                        REASONS[-1 - code],
+                        reason_of(code),
                         self._n_records(columns, columns[i] == code),
                     )
             columns = self._drop_refused(
                 columns, np.logical_or.reduce([columns[i] < 0 for i in refused_columns])
             )
         for names, possible in self.rules:
-            is_impossible = ~possible[tuple(columns[self.place[name]] for name in names)]
+            is_impossible = ~possible[tuple(columns[self.column_index[name]] for name in names)]
             if is_impossible.any():
                 note(
                     self.refused,
@@ -655,11 +657,12 @@ class _Tally:
                     self._n_records(columns, is_impossible),
                 )
                 columns = self._drop_refused(columns, is_impossible)
-        rows = len(columns[0]) if columns else rows
-        self.records += self._n_records(columns, np.ones(rows, bool))
+        accepted_rows = len(columns[0]) if columns else rows
+        self.records += self._n_records(columns, np.ones(accepted_rows, bool))
         if self.count_column is not None:
+            # the last column has the counts
             large = int((columns[-1] >= LARGE_COUNT).sum())
-            self.small_counts += rows - large
+            self.small_counts += accepted_rows - large
             self.large_counts += large
         return columns if self.drop or not self.rows_refused else [codes[:0] for codes in columns]
 
@@ -699,7 +702,7 @@ class _Tally:
         """Add the rows of the chunk to the table on ``names``."""
         table = self.tables[names]
         first_codes, *other_codes = (
-            self.chunk[self.place[name]][: self.filled_rows] for name in names
+            self.chunk[self.column_index[name]][: self.filled_rows] for name in names
         )
         # index of the cell of each row in row-major order
         index = first_codes.astype(code_type(table.size))

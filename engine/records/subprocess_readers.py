@@ -233,10 +233,10 @@ def _shared_label_problem(labels: Mapping[Any, str], is_missing: Mapping[Any, bo
 
 
 def _numeric_label_problem(labels: Mapping[Any, str]) -> str:
-    """Return a message if a label is a number that may be another value; otherwise "".
+    """Return a message if a label is a number that may be an unlabelled value; otherwise "".
 
-    It is then not clear which of the two values a record with this number means. ``labels`` maps
-    each labelled value of a column to its label.
+    For example, if value 1 has the label "7", a record "7" may contain value 1, or value 7 without
+    a label. ``labels`` maps each labelled value of a column to its label.
     """
     values = [value for value in labels if not isinstance(value, str)]
     if not values:

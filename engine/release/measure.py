@@ -202,7 +202,7 @@ def measure(
         return lambda: _spend(book, plan, key=key, records=records, **cost)
 
     release = Release(
-        part=plan,
+        measurable=plan,
         ledger=book,
         key=key,
         sets=sets,
@@ -222,7 +222,7 @@ class Release:
 
     Attributes
     ----------
-    part : plan to measure, or what remains of a plan after the first stage.
+    measurable : plan to measure, or what remains of a plan after the first stage.
     ledger : ledger whose budget is charged.
     key : key of the spend and of the result.
     sets : attribute sets of the tables by which records are compared with the records of a stored
@@ -235,10 +235,10 @@ class Release:
         and otherwise returns the function that spends budget.
     write : function that writes the result file from the receipt and the answers of each block.
     load : function that returns the stored result.
-    done : text of the last progress report.
+    done_text : text of the last progress report.
     """
 
-    part: Measurable
+    measurable: Measurable
     ledger: Ledger
     key: str
     sets: list[Space] | None
@@ -248,7 +248,7 @@ class Release:
     accept: Callable[[Counts], Callable[[], Receipt]]
     write: Callable[[BinaryIO, Receipt, Drawn], object]
     load: Callable[[], Measurement]
-    done: str = "Released"
+    done_text: str = "Released"
 
     def run(
         self,
@@ -273,7 +273,7 @@ class Release:
             self._check_repeat(counts, intake)
             return self.load()
         saved = spend_draw_save(
-            self.part,
+            self.measurable,
             counts,
             ledger=self.ledger,
             key=self.key,
@@ -283,7 +283,7 @@ class Release:
         if saved:
             # The release is paid and stored, so a callback that returns False no longer cancels it.
             with suppress(Cancelled):
-                status_reporter(options.progress)(1.0, self.done)
+                status_reporter(options.progress)(1.0, self.done_text)
         else:
             # another run released under this key after `is_finished` was computed, and it may have
             # counted other records

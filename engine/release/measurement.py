@@ -612,6 +612,8 @@ class Archive:
         ------
         LedgerError
             A field in ``expected`` has another value: the file belongs to another kind of release.
+        ValueError
+            The header is not an object, or one of the fields `HEAD_TEXTS` is not a text.
         """
         header = parse_json(self.text("release.json"))
         if not isinstance(header, dict) or not all(

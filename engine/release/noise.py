@@ -251,9 +251,9 @@ def _draw(
     filled = 0
     while filled < size:
         missing = size - filled
-        words = np.frombuffer(
-            entropy(8 * min(WORDS_PER_PASS, missing + missing // 8 + 16)), dtype=np.uint64
-        )
+        # a few words more than draws are missing, because some proposals are rejected
+        n_words = min(WORDS_PER_PASS, missing + missing // 8 + 16)
+        words = np.frombuffer(entropy(8 * n_words), dtype=np.uint64)
         values, is_accepted = _propose(envelope, words, entropy=entropy, margin=margin)
         accepted = values[is_accepted][:missing]
         draws[filled : filled + len(accepted)] = accepted

@@ -83,8 +83,8 @@ def check_blocks(part: Measurable) -> None:
 def _check_grid(block: Block) -> None:
     """Raise PlanError unless the noise of a block can be drawn exactly.
 
-    In grid steps the noise scale must have at most `MOST_NOISE_BITS` bits, and the block must have
-    fewer than `MAX_DRAWS` measurements.
+    The grid must be a power of two.  The noise scale must be an integer of at most
+    `MOST_NOISE_BITS` bits, in grid steps.  The block must have fewer than `MAX_DRAWS` measurements.
     """
     if block.law not in STD_PER_SCALE:
         raise PlanError(_refusal_text(block, "has an unknown noise distribution"))

@@ -32,7 +32,6 @@ from engine._format import csv_start, pluralize, quote_public, shortest_text
 from engine.errors import DataError, SchemaError
 from engine.records import (
     MISSING,
-    REASONS,
     Encoder,
     as_source,
     column_names,
@@ -40,6 +39,7 @@ from engine.records import (
     days_of,
     number_of,
     read_batches,
+    reason_of,
     scalar,
     text_of,
 )
@@ -654,7 +654,7 @@ def _values_outside(data: Any, attributes: Sequence[Attribute]) -> dict[str, str
         name: (
             "the drafted attribute has no cell for "
             + ", ".join(
-                f"{pluralize(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items()
+                f"{pluralize(rows, 'value')} {reason_of(code)}" for code, rows in counts.items()
             )
         )
         for name, counts in refused.items()

@@ -798,9 +798,10 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
         values, Iterable
     ):
         raise SchemaError(f"{what}: the type is {type(values).__name__}; give {wanted}")
-    entries = list(islice(values, MAX_CELLS + 2))
-    if len(entries) > MAX_CELLS + 1:
-        raise SchemaError(f"{what}: more than {MAX_CELLS:,} entries; use a coarser domain")
+    max_entries = MAX_CELLS + 1  # bins have one more edge than cells
+    entries = list(islice(values, max_entries + 1))
+    if len(entries) > max_entries:
+        raise SchemaError(f"{what}: more than {max_entries:,} entries; use a coarser domain")
     return entries
 
 

@@ -594,8 +594,8 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
             " the parameter hierarchy."
         )
     chosen = fitting[0]
-    places = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
-    return LevelSelection(hierarchy=chosen, positions=tuple(places[name] for name in names))
+    position_of = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
+    return LevelSelection(hierarchy=chosen, positions=tuple(position_of[name] for name in names))
 
 
 def _no_fitting_hierarchy(
@@ -1138,8 +1138,8 @@ def read_matrix(content: bytes, name: str = "the file") -> Array:
 
 def _read_npy(content: bytes, name: str) -> Array:
     """Return the matrix in a file of numpy.save; error messages call the file ``name``."""
-    # The header is checked before the array is loaded: loading an array of objects would execute
-    # code, and an array of a huge shape would exhaust the memory.
+    # The header is checked before the array is loaded, because an array of a huge shape would
+    # exhaust the memory.
     stream = io.BytesIO(content)
     try:
         version = np.lib.format.read_magic(stream)

@@ -659,18 +659,19 @@ def _positions(codes: Sequence[str], parents: Sequence[str]) -> dict[str, int]:
     positions = {code: i for i, code in reversed(list(enumerate(codes)))}
     if len(positions) < len(codes):
         raise _repeated_code(codes, parents, positions)
-    # Two codes with the same visible text look the same on screen, which is a mistake. At least one
-    # of the two differs from its visible text, so only such codes are compared.
-    by_visible_text: dict[str, str] = {}
+    # Two codes with the same visible text look the same on screen, which is a mistake.
+    first_code: dict[str, str] = {}  # visible text -> first code with this text
     for code in codes:
-        if code != (visible := visible_text(code)):
-            similar = visible if visible in positions else by_visible_text.setdefault(visible, code)
-            if similar != code:
-                _, kind = only_difference(code, [similar]) or ("", "blanks")
-                raise SchemaError(
-                    f"the codes {quote_public(similar)} and {quote_public(code)} differ only by"
-                    f" {kind}; correct one of them"
-                )
+        visible = visible_text(code)
+        if code == visible:
+            continue
+        similar = visible if visible in positions else first_code.setdefault(visible, code)
+        if similar != code:
+            _, kind = only_difference(code, [similar]) or ("", "blanks")
+            raise SchemaError(
+                f"the codes {quote_public(similar)} and {quote_public(code)} differ only by {kind};"
+                " correct one of them"
+            )
     for code, parent in zip(codes, parents, strict=False):
         if parent and parent not in positions:
             near = difference_text(parent, positions, quote_public) or near_matches(

@@ -90,7 +90,10 @@ def check_text(text: Any, what: str, limit: int) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse JSON text or UTF-8 bytes; raise SchemaError if it is invalid or exceeds the limits."""
+    """Parse JSON text or bytes; raise SchemaError if it is invalid or exceeds the limits.
+
+    The encoding of bytes is UTF-8, or UTF-16 with a byte order mark.
+    """
     text = decoded_text(text, limit=MAX_JSON)
     # Parsed objects need far more memory than their text. A schema has two or three objects and
     # lists per attribute, so a text with many more brackets is not a schema.
@@ -103,12 +106,12 @@ def read_json(text: str | bytes) -> Any:
         return parse_json(text, max_memory=MAX_JSON_MEMORY, object_pairs_hook=_unique_keys)
     except SchemaError:
         raise
-    except ValueError as error:
-        if not isinstance(error, json.JSONDecodeError):
-            raise SchemaError(f"the schema cannot be read: {error}; correct it") from None
+    except json.JSONDecodeError as error:
         raise SchemaError(
             f"the schema is not valid JSON at line {error.lineno}; correct it or export it again"
         ) from None
+    except ValueError as error:
+        raise SchemaError(f"the schema cannot be read: {error}; correct it") from None
 
 
 def write_csv(descriptions: Iterable[dict[str, Any]]) -> str:

@@ -249,7 +249,7 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
                 f"'{a.name}' has labels. Compare it with a label in single quotes, such as"
                 f" '{a.labels[0]}'."
             )
-        if sign not in _PYTHON_SIGN:
+        if sign not in ("=", "<>"):
             raise WorkloadError(
                 f"The labels of '{a.name}' have no order, so {sign} is undefined. Use =, <> or IN."
             )
@@ -262,7 +262,8 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
                 f"'{a.name}' has no label {quote_public(constant)}{near}. Write a label with the"
                 " same case and spaces."
             )
-        return np.array([(label == constant) == (sign == "=") for label in a.labels])
+        is_equal = np.array([label == constant for label in a.labels])
+        return is_equal if sign == "=" else ~is_equal
     if a.is_dated:
         return _cells_of_dates(a, sign, constant)
     if isinstance(constant, str):
@@ -394,9 +395,10 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
 
     The comparison is exact, because every cell of a coded attribute has a single value.
     """
-    operands: dict[str, Attribute] = {}
-    texts = [_sum(side, columns, operands, 0)[0] for side in (left, right)]
-    comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
+    operands: dict[str, Attribute] = {}  # filled by `_sum`
+    left_text, _ = _sum(left, columns, operands)
+    right_text, _ = _sum(right, columns, operands)
+    comparison = f"{left_text} {_PYTHON_SIGN.get(sign, sign)} {right_text}"
     if not operands:
         raise WorkloadError(
             f"{sql_text(left)} {sign} {sql_text(right)} contains no attribute. Write an attribute "
@@ -418,7 +420,7 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
 
 
 def _sum(
-    node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int
+    node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int = 0
 ) -> tuple[str, float]:
     """Return the predicate text of a sum or product, and a bound on its absolute value.
 

@@ -497,8 +497,8 @@ BUGS = (
     Bug(
         name="database query counts refused rows",
         file="engine/records/database.py",
-        old="    good = table.filter(table[_GOOD]) if tally.rows_refused else table\n",
-        new="    good = table\n",
+        old="    accepted = table.filter(table[_GOOD]) if tally.rows_refused else table\n",
+        new="    accepted = table\n",
         tests=("tests/databases/test_duckdb.py::test_counts_of_table_equal_local_counts",),
     ),
     # Release

@@ -21,7 +21,7 @@ from engine.mechanisms import plan
 from engine.postprocess import publish, uncertainty
 from engine.privacy import Budget
 from engine.publish import write_answers
-from engine.publish.output_path import added_columns, check_target, is_added
+from engine.publish.output_path import added_columns, check_target, is_added_name
 from engine.publish.release_package import write_package
 from engine.publish.report import TABLE_SCHEMA as ANSWERS
 from engine.publish.report import TABLE_SCHEMA as PUBLISHED
@@ -67,7 +67,7 @@ def test_write_records_keeps_mark_and_attribute(tmp_path: Path, name: str, kind:
     measurement, codes = measured(name), pd.DataFrame({name: [0, 1, 0], "sex": [1, 0, 0]})
     place = write_records(measurement, codes, tmp_path / f"r.{kind}", format=kind)
     frame = pd.read_csv(place) if kind == "csv" else pd.read_parquet(place)
-    assert is_added(frame.columns[0], "status")
+    assert is_added_name(frame.columns[0], "status")
     assert set(frame.iloc[:, 0]) == {"REHEARSAL"}
     assert list(frame.columns[1:]) == [name, "sex"]
     assert frame[name].tolist() == ["married", "single", "married"]

@@ -239,7 +239,7 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
             json.dumps(json.loads(text) | {name: words}), encoding="utf-8"
         )
         assert verify_package(folder) == (
-            f"{name} in the certificate differs from what plan and integers imply",
+            f"{name} in the certificate differs from what the plan and the measurements imply",
         )
     assert main(["budget", "status", "--ledger", str(tmp_path / "office.ledger")]) == 0
     assert "subspace differential privacy" in capsys.readouterr().out

@@ -123,7 +123,7 @@ def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
     )
     changed = write_package(measurement, tmp_path / "changed.zip")
     assert verify_package(changed) == (
-        "kept in the certificate differs from what plan and integers imply",
+        "kept in the certificate differs from what the plan and the measurements imply",
     )
 
 

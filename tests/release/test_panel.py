@@ -103,5 +103,5 @@ def test_verify_package_changed_promise_is_reported(
         lambda *args: original(*args) | {"promise": "No person is protected."},
     )
     assert verify_package(write_package(measurement, tmp_path / "new.zip")) == (
-        "promise in the certificate differs from what plan and integers imply",
+        "promise in the certificate differs from what the plan and the measurements imply",
     )
