@@ -309,7 +309,7 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
     except SchemaError as error:
         raise NotApplicable(
             f"The schema has rules or exact totals that the merged cells of {attribute} cannot"
-            f" express: {error}."
+            f" express: {error}"
         ) from None
     groups = [_coarsened_group(schema, group, attribute, factor) for group in workload.groups]
     return Workload(schema, tuple(groups))

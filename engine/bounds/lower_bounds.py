@@ -579,6 +579,7 @@ class FunctionCounts:
             symmetric_terms(reduced_workload, subproblem)
             for subproblem in reduced_workload.subproblems
         ]
+        # Numbers of attribute sets in products, for the order of the matrix (`_order`).
         self.subset_counts = [
             (
                 subproblem.count_subsets(

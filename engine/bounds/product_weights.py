@@ -616,7 +616,8 @@ class Frame:
     def _add_family_derivatives(self, family: FamilyRoot, by_K: Array) -> Array:
         """Return one family's derivative with respect to ``s`` at fixed K, shape (n,).
 
-        The derivative with respect to K is added to ``by_K``, shape (n, k).
+        The derivative with respect to K is added to ``by_K``, shape (n, k).  With S = diag(s), Y is
+        the square root of H = S ``family.gram`` S, and R = K^T Y K.
         """
         # C = R^2 and t = tr Y - tr R depend on R.  Their derivatives are added to that by R.
         by_R = family.by_root + family.R @ family.by_square + family.by_square @ family.R

@@ -1036,6 +1036,7 @@ class CompositionBound:
             {attribute_class: np.column_stack([np.ones(n), basis(n)])},
             derivative=False,
         )
+        # values of the non-constant basis functions in the n cells
         values = state.frame(attribute_class, n).K[:, 1:] / constant[:, None]
         self.sectors = [
             composition_matrix(d, values, sector)

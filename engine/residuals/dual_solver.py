@@ -324,6 +324,7 @@ def _newton_minimum(
 
     T, d = problem.evaluate(mass, active)
     for _ in range(MAX_NEWTON_STEPS):
+        # derivative of phi: d is the derivative of 2 T
         slope = 1.0 - d
         violation = np.where(mass > 0.0, slope, np.minimum(slope, 0.0))
         if np.abs(violation).max() <= 0.3 * gap or planning_time() > deadline:
@@ -650,7 +651,7 @@ class DualProblem:
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # The strategy rows are M^(-1/4) H, so that their Gram is X = H^T M^(-1/2) H.  The
+            # H is ``root``.  The strategy rows are M^(-1/4) H, so their Gram is X = H^T M^(-1/2) H.  The
             # symmetric root M^(-1/4) makes the rows a smooth function of the weights.
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
@@ -790,6 +791,7 @@ class FourierProblem(DualProblem):
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy in closed form; the dual weights ``mass`` prove its lower bound."""
+        # With the center (first cell + last cell) / 2, the strategy is computed from the weights.
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
         coefficients, matrix_of = self._fourier()

@@ -427,6 +427,8 @@ class LeastSquares:
         ``weights`` and the result have one array per level.
         """
         tree, shares, variances = self.tree, self.shares, self.variances
+        # A child c of area a has the variance v_c = (u_c / s_a)^2 v_a + u_c - u_c^2 / s_a, with the
+        # sum s_a of u over the children of a (``self.children``).  ``shares`` are the u_c / s_a.
         # Derivative of the sum with respect to the variance v_a of every area, from the cells up:
         # the variances of the children depend on v_a.
         by_variance = [weights[-1]]

@@ -340,7 +340,8 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
             *_product(scale, [(entry[0], undominated_tables[entry]) for entry in placed], order),
         )
     sizes = {name: len(values) for name, values in undominated.items()}
-    # A removal step may lower the maximum by the factor 1 + TIE_TOLERANCE; see `_undominated`.
+    # `_eliminate` bounds the maximum of the sum of all tables.  A removal step may lower the maximum
+    # by the factor 1 + TIE_TOLERANCE; see `_undominated`.
     return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** removal_steps
 
 

@@ -320,6 +320,7 @@ class _Network:
 
     def _edges(self, a: Index, b: Index) -> _Edges:
         """Return the edges between the nodes ``a`` and ``b``, both of shape (edges,)."""
+        # edges whose end ``a`` is in a higher block than ``b``
         is_swapped = self.block[a] > self.block[b]
         low, high = np.where(is_swapped, b, a), np.where(is_swapped, a, b)
         block = self.block[low]
@@ -524,6 +525,9 @@ class WindowSolution(DualSolution):
     @cached_property
     def window_variances(self) -> Array:
         """Variance of every window, shape (windows,)."""
+        # A window is the difference between its last node (``upper``) and the node before its first
+        # one (``lower``).  Before the scaling to sensitivity 1, its variance is sum_j w_j / s_j times
+        # the effective resistance between both nodes in network j, plus a term for the center.
         space, network = self.space, self.space.network
         lower = np.arange(-1, space.cells - space.gram.width)
         upper = lower + space.gram.width

@@ -1049,6 +1049,7 @@ class CenterProblem:
             problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
             start = self._last_weights.get(key)
             if start is not None and len(start) == problem.variables:
+                # The search cannot raise a weight of 0, so all weights are made positive.
                 start = 0.99 * start + 0.01 * problem.multiplicity / problem.multiplicity.sum()
             else:
                 start = None

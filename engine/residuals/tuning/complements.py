@@ -705,10 +705,10 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Search for centers and complements with small S.
+    """Search for centers and complements with a small error S.
 
-    S is computed from strategies that are not quite optimal.  So the caller compares the error of
-    the plan with that of uniform centers.
+    S is the RMSE for strategies that are not quite optimal.  So the caller compares the error of the
+    plan with that of uniform centers.
 
     Parameters
     ----------
