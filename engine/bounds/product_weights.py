@@ -909,6 +909,8 @@ class DenseNormBound:
 
         The second result is a function that adds the derivatives of the bound to ``state``.
         """
+        # One norm t * tr(M^(1/2)) per layout.  The norm of a stack of queries is at least the root of
+        # the sum of the squared norms.
         sums = []
         for count, layouts in self.counted_layouts:
             norms = [(layout, *self._norm(layout, state)) for layout in layouts]
@@ -919,6 +921,7 @@ class DenseNormBound:
             for count, norm_of_stack, norms in sums:
                 for layout, t, trace, by_M in norms:
                     if t * trace > 0.0 and by_M is not None:
+                        # derivative by t * trace; t is the product of the ``family.t``
                         by_norm = by_value * count * t * trace / norm_of_stack
                         self._add_derivatives(layout, state, by_norm * t, by_M)
                         for name, key in layout.scalar_keys:

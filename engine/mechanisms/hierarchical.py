@@ -532,8 +532,8 @@ class Level:
 
         Parameters
         ----------
-        R, M : the matrices R and M of the module docstring, shape (cells, cells), for the strategy
-            without this level.
+        R, M : R = (A^T A)^-1 and M = R G R for the strategy rows A without this level and the
+            Gram G of the workload, shape (cells, cells).
 
         Returns
         -------
@@ -782,6 +782,7 @@ def level_selection(
     gram = _checked_gram(gram, sizes)
     shape = tuple(sizes) if sizes is not None else (len(gram),)
     bound, single = svd_bound(gram), count_boxes(single_cells(shape))
+    # the search starts with the strategy that measures the single cells, whose covariance R is I
     part = LevelPart(first=0, sizes=shape, R=np.eye(len(gram)), M=gram)
     with threads_for(len(gram)):
         boxes, status = search(

@@ -263,7 +263,7 @@ def _space_roles(
     `_roles`): in the same order if ``ordered`` is True, in any order if it is False.  Groups without
     weight, and groups which only public tables answer, are left out.
     """
-    wanted = set(spaces)
+    space_set = set(spaces)
     role_numbers: dict[Any, int] = {}
     result: dict[int, list[tuple[int, Space]]] = {}
     for i, group in enumerate(workload.groups):
@@ -271,7 +271,7 @@ def _space_roles(
             continue
         roles = _roles(group)
         named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
-        space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in wanted]
+        space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in space_set]
         if not space_roles and workload.schema.invariants:
             continue  # public tables answer the group
         if not ordered:
@@ -287,11 +287,13 @@ def _refined(
     group_classes: dict[int, int],
     space_classes: dict[Space, int],
 ) -> tuple[dict[int, int], dict[Space, int]]:
-    """Split classes until all members of a class have neighbours of the same classes.
+    """Split classes until members of a class have neighbours of the same classes (color refinement).
+
+    The graph connects every group of queries with the residual spaces of its queries.
 
     Parameters
     ----------
-    roles : the edges of the graph, see `_space_roles`.
+    roles : the edges of the graph with their labels, see `_space_roles`.
     group_classes : index of a group -> class at the start.
     space_classes : residual space -> class at the start.
 

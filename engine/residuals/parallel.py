@@ -217,7 +217,7 @@ def _search(task: Task, cancel_signal: CancelSignal) -> tuple[str, Solution] | C
     is_child = os.getppid() == cancel_signal.process
 
     def watch(gap: float = 0.0) -> None:
-        """Raise Cancelled if the main process has ended or deleted the file.
+        """Raise Cancelled if the main process has ended or deleted the file of ``cancel_signal``.
 
         If the main process has ended, a loky worker exits instead.  On other machines nothing is
         checked.

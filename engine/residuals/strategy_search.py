@@ -477,7 +477,7 @@ def alternating_cost(
         ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
         + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
     )
-    # number of entries of the matrix whose singular values are in the pinching bound
+    # number of entries of the matrix whose singular values give the lower bound
     bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
     seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)

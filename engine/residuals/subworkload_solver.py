@@ -785,8 +785,9 @@ class SubworkloadSolver:
         """
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
-        # Grams that are equal up to scale and rounding errors have the same strategy and the same
-        # ``key``.  The squared error and the bound of a solution are proportional to ``scale``.
+        # Grams of areas or of intervals that are equal up to scale and rounding errors have the same
+        # strategy and the same ``key``.  The squared error and the bound of a solution are
+        # proportional to ``scale``.
         key: Any
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight

@@ -470,6 +470,9 @@ def _batches(
     ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  ``source`` holds currents into
     the nodes; None for those of the center.
     """
+    # K^-1 is the Laplacian of a path with the conductances 1 / mu, minus a rank-one term, which comes
+    # from the center pi.  The currents are the differences of pi / mu, and ``sigma`` is the pivot of
+    # the rank-one term.
     network = space.network
     nodes, weights = inverse_root_quadrature(*space.eigenvalue_range(mass), log_precision)
     ratio = space.pi / mass

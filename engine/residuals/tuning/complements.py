@@ -620,7 +620,8 @@ class ComplementProblem:
         if ("pair", p) not in self.initial_strategies:
             return 0.0
         N = [basis(n) for n in kind.sizes]
-        # the lift L_B of the module docstring in the basis V, at uniform centers
+        # The lift of the pair in the basis V is
+        # V^T (N_0^T (x) N_1^T) - Y_0 (N_0^T (x) 1^T) - Y_1 (1^T (x) N_1^T) - y (1^T (x) 1^T).
         lift = kind.lift - (values["Y", p, 0] @ N[0].T)[:, :, None]
         lift -= (values["Y", p, 1] @ N[1].T)[:, None, :]
         lift -= values["y", p][:, None, None]
