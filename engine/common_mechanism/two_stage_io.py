@@ -382,10 +382,10 @@ def stored_second_stage(book: Ledger, common: CommonPlan, i: int, key: str) -> M
 
     Raises the errors of `stored_look`.
     """
+    # The closer look of a chain is the look of the next choice.
+    step = LOOK if has_next_choice(common, i) else REST
     with Archive(path=book.result_path(key)) as archive:
-        header = archive.head(
-            key=key, format=FORMAT, step=LOOK if has_next_choice(common, i) else REST
-        )
+        header = archive.head(key=key, format=FORMAT, step=step)
         answers = archive.answers(_answer_shapes(common.residuals[i].blocks))
         estimates = archive.estimates(_coordinate_shapes(common.options[i]))
     return Measurement(

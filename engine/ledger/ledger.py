@@ -274,9 +274,10 @@ def check(
     problems += (
         chain_problems(connection, new_rows, verified.head if verified else None) + rule_violations
     )
-    if problems or not (new_rows or verified):
+    # a valid ledger has at least one row
+    head = new_rows[-1] if new_rows else verified.head if verified else None
+    if problems or head is None:
         return None, problems
-    head = new_rows[-1] if new_rows or not verified else verified.head
     return Checked(
         cells=cells, head=head, book=book, file_state=file_state, schema_version=schema_version
     ), []

@@ -934,7 +934,10 @@ class Hints:
         self._points: dict[str, tuple[bool, bool]] = {}
 
     def add(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
-        """Examine the refused values of a column and collect possible reasons.
+        """Examine the values of a column and collect hints.
+
+        The hints are possible reasons for refused values, labels that are similar to a value, and
+        points that may separate thousands.
 
         Parameters
         ----------
@@ -955,7 +958,7 @@ class Hints:
                     reasons = set(refusal_reasons(encoder, text))
                     self._reasons.setdefault(name, set()).update(reasons)
                     if not reasons:
-                        self._add_similar(encoder, text, "")
+                        self._add_similar(encoder, text)
         self._examine_others(encoder, values, codes)
 
     def add_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
@@ -979,7 +982,7 @@ class Hints:
             if isinstance(value, str) and value != other:
                 self._add_similar(encoder, value, other)
 
-    def _add_similar(self, encoder: Encoder, text: str, other: str) -> None:
+    def _add_similar(self, encoder: Encoder, text: str, other: str = "") -> None:
         """Record the label that differs from a text only in case, accents or other details, if any.
 
         ``other`` is the label of the cell in which the text is counted, "" if it is refused.

@@ -309,6 +309,7 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     terms = _terms(attributes)
+    # each name occurs as its word, or as the placeholder that `_parse` puts for a name in backticks
     words, placeholders = [word(name) for name in terms], _placeholders(list(terms))
     unknown = sorted(used - {*words, *placeholders})
     if unknown or not used:
@@ -321,14 +322,10 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
             f"The predicate {text[:80]!r} {problem}. Use these names:"
             f' {", ".join(words[:10])}. Example: "{example(attributes)}".'
         )
-    axes = {
-        axis
-        for meanings, term_word, placeholder in zip(
-            terms.values(), words, placeholders, strict=True
-        )
-        if term_word in used or placeholder in used
-        for axis, _ in meanings
-    }
+    axes: set[int] = set()
+    for meanings, term_word, placeholder in zip(terms.values(), words, placeholders, strict=True):
+        if term_word in used or placeholder in used:
+            axes.update(axis for axis, _ in meanings)
     return tuple(sorted(axes))
 
 

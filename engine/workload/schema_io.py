@@ -172,7 +172,7 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
             # One row more than the limit is allowed, because it can declare the person column.
             if len(rows) > MAX_ATTRIBUTES:
                 raise SchemaError(
-                    f"the file has more than {MAX_ATTRIBUTES:,} attributes; remove some"
+                    f"the file has more than {MAX_ATTRIBUTES + 1:,} rows; remove some"
                 )
             rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:

@@ -178,6 +178,8 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
     for size in range(1 + largest):
         spaces_of_size = [space for space in spaces if len(space) == size]
         listed = np.array(spaces_of_size, dtype=np.int64).reshape(len(spaces_of_size), size)
+        # for each class and each subset of this size, the indices of the groups, and the positions
+        # in the schema of the attributes in the subset of each group
         subsets_of_groups = [
             (group_class.numbers, group_class.places[:, list(positions)])
             for group_class in group_classes
