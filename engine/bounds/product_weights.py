@@ -488,6 +488,7 @@ def _subproblems(
             number_of_content[content] = len(subproblems)
             subproblems.append(Subproblem(terms=terms))
         number = number_of_content[content]
+        # A part has the factors (mean, deviation).
         factor = math.prod(
             (uniform_factors.factors[key] or (0.0, 0.0))[1] for _, key in deviation_parts
         )

@@ -268,9 +268,10 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
 
 
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
-    """Return the optimal marginal weights v for Gaussian noise, or None if an entry is negative.
+    """Return the optimal marginal weights v for Gaussian noise in closed form.
 
-    The squared error of the result equals the lower bound `marginal_svd_bound`.
+    The result is None if an entry of the closed form is negative.  Otherwise its squared error
+    equals the lower bound `marginal_svd_bound`.
 
     Parameters
     ----------

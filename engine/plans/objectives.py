@@ -583,15 +583,15 @@ class Emphasis:
             0, which have no weighted queries.
         """
         classes: dict[Any, int] = {}
-        vector_index: dict[Any, int] = {}
+        index_of_key: dict[Any, int] = {}
         vector_indices, single_vector, vectors, class_of_group = [], list[bool](), list[Array](), []
 
         def index_of(key: Any, vector: Array) -> int:
             """Return the index in ``vectors`` of the vector with this key; append it if new."""
-            if key not in vector_index:
-                vector_index[key] = len(vectors)
+            if key not in index_of_key:
+                index_of_key[key] = len(vectors)
                 vectors.append(vector)
-            return vector_index[key]
+            return index_of_key[key]
 
         for group, weight in zip(workload.groups, weights, strict=True):
             key = (group.key, float(weight))

@@ -344,6 +344,7 @@ class Plan(FrozenValue):
         One bound holds for all plans that the mechanism searches, the other for all matrix
         mechanisms.
         """
+        # ``self.bound`` is at privacy cost 1
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
 
         def search() -> float:

@@ -736,6 +736,8 @@ class FixedBasisProblem(DualProblem):
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):
+            # P @ mass is the diagonal of M; only the diagonal is used.  The strategy rows are
+            # M^(-1/4) root, divided by their sensitivity.
             half = (P @ mass) ** 0.25 * math.sqrt(scale)
             rows.append(root / half[:, None])
             pinv.append(root.T / np.einsum("rc,rc->r", root, root) * half)

@@ -466,9 +466,13 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
     estimates = LeastSquares(tree=tree, precisions=levels)
     measured = 1 + np.flatnonzero(precisions)
     roots = np.sqrt(precisions[measured - 1])
-    shares = np.concatenate(problem.center)[measured]
+    # sum of the center over every measured area
+    area_shares = np.concatenate(problem.center)[measured]
     rows = AreaRows(
-        tree=tree, measured=measured, inside=roots * (1.0 - shares), outside=-roots * shares
+        tree=tree,
+        measured=measured,
+        inside=roots * (1.0 - area_shares),
+        outside=-roots * area_shares,
     )
     reconstruction = AreaReconstruction(
         areas=AreaEstimates(tree=gram.tree, estimates=estimates, measured=measured)
@@ -479,6 +483,7 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
         pinv=reconstruction,
         complete=tree.counts[-1] == gram.cells,
     )
+    # the bound is computed for one area per class of equivalent areas
     mass_of_class = np.bincount(problem.classes[-1], mass).astype(float)
     return Solution(
         strategy=strategy,

@@ -375,7 +375,7 @@ def low_rank_cost(
     # the number of orbits of cells by 2.
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
-    # The numbers in the following formulas were fitted to measured times.
+    # Approximate operation counts; the number of steps grows with the digits of the gap.
     product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
     step_cost = blocks * (product_flops / PRODUCT_FLOPS + 12.0 * block_rank**3 / EIGEN_FLOPS) + 3e-5
@@ -425,6 +425,7 @@ def full_rank_cost(
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
     blocks = 2 ** min(symmetry_counts, default=uniform_axes)
     order, orbits = math.ceil(dimension / blocks), cells / blocks
+    # approximate operation counts; the number of steps grows with the digits of the gap
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     step_cost = blocks * (4.0 * order**2 * orbits / DENSE_PRODUCT_FLOPS + eigen_seconds(order))
     # time for the roots of the Gram before the steps, and for the strategy after them; the last

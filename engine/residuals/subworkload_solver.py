@@ -459,6 +459,7 @@ class SubworkloadSolver:
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self._deadline = options.deadline
+        # `in_time` may lower both limits
         self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
         # The hints are copied once.  If solutions of this solver were added to them, results would

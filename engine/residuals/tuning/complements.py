@@ -744,7 +744,7 @@ class _Search:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise S with increasing powers p of the norm.
+        """Minimise the error S with increasing powers p of the norm over cells.
 
         The search starts at the parameters ``initial`` and leaves out the two smallest powers.  If
         ``initial`` is None, it starts at uniform centers with the smallest power.
