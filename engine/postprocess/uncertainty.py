@@ -582,12 +582,8 @@ class Uncertainty:
         if axes not in self.signal:
             return np.full(last - first, 1.0 if len(axes) < 2 else 0.0)
         table = self.published.table(queries.attributes)
-        measured = apply_group(
-            queries,
-            table * self.published.laid_out(self.signal[axes], queries.attributes),
-            first,
-            last,
-        )
+        cell_shares = self.published.laid_out(self.signal[axes], queries.attributes)
+        measured = apply_group(queries, table * cell_shares, first, last)
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
     def _assembled(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:

@@ -583,8 +583,9 @@ class _CsvFile:
         LimitExceeded
             The action needs more memory than is available.
         """
+        problem = ""
         try:
-            result, problem = without_values(action, self.what, self._explain_error), ""
+            result = without_values(action, self.what, self._explain_error)
         except DataError as error:
             problem = str(error)
         if not problem and not self.malformed:

@@ -276,14 +276,13 @@ def column_digests(counts: Counts, key: bytes) -> dict[str, str]:
         :MAX_DIGEST_COLUMNS
     ]
     tables = count_marginals(counts, counts.schema, [(name,) for name in names])
-    return {
-        hashlib.sha256(_domain_json(counts.schema, (name,))).hexdigest()[:8]: (
-            hmac.digest(
-                key, _table_bytes(counts.schema, (name,), tables[name,]), hashlib.sha256
-            ).hex()[:12]
-        )
-        for name in names
-    }
+    digests = {}
+    for name in names:
+        domain_digest = hashlib.sha256(_domain_json(counts.schema, (name,))).hexdigest()
+        table_bytes = _table_bytes(counts.schema, (name,), tables[(name,)])
+        table_digest = hmac.digest(key, table_bytes, hashlib.sha256).hex()
+        digests[domain_digest[:8]] = table_digest[:12]
+    return digests
 
 
 def _domain_json(schema: Schema, names: Sequence[str]) -> bytes:
@@ -530,7 +529,7 @@ def check_records(
         A table is too large.
     """
     counts = counts_for(plan, data, **keywords)
-    warnings = [text] if (text := disagreements(counts, plan.schema)) else []
+    warnings = list(filter(None, [disagreements(counts, plan.schema)]))
     # A database returns only counts. Some values are read in addition, to detect for example dates
     # in a format that the schema does not declare.
     if is_table(data):

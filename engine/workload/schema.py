@@ -511,7 +511,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Schema:
-        """Read a schema from JSON text or UTF-8 bytes; raise SchemaError for other contents."""
+        """Read a schema from JSON text or bytes; raise SchemaError for other contents."""
         return cls.from_dict(read_json(text))
 
     def to_csv(self) -> str:
@@ -546,7 +546,7 @@ class Schema:
 
     @classmethod
     def from_csv(cls, text: str | bytes) -> Schema:
-        """Read a schema from CSV text or UTF-8 bytes in the format of `to_csv`.
+        """Read a schema from CSV text or bytes in the format of `to_csv`.
 
         The columns name and kind are required. Other columns can be left out if they are empty.
 
