@@ -325,7 +325,7 @@ def _greedy_tree(
     best = int(np.argmin(errors))
     C = (C - ratio[best] / (1.0 + ratio[best] * total_variance) * np.outer(u, u)) / remainder[best]
     rows = math.sqrt(remainder[best]) * scipy.linalg.block_diag(left_rows, right_rows)
-    if best:
+    if best:  # share 0 does not measure the sum
         rows = np.concatenate([np.full((1, end - first), share[best]), rows])
     return rows, C, float(errors[best])
 

@@ -323,7 +323,8 @@ class Distances:
         ``bin_of``, shape (attributes,), has the bin of each attribute: 1 for equal cells, 2 and
         more for the bins of different cells, 0 for all pairs of cells.
         """
-        # The factors of the additional attribute, which are always 1, get the bin of equal cells.
+        # Blocks with few factors are filled up with factors of 1 on an additional attribute, which
+        # gets the bin of equal cells.
         bins = np.append(bin_of, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
@@ -426,6 +427,7 @@ def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
     level k of the tree; the last bin also has those of all finer levels.  Entry 0 is over all
     pairs.
     """
+    # without areas, the entries of all pairs of different cells are in the same interval
     if isinstance(strategy, EQUAL_PRODUCTS):
         low, high = _equal_product_intervals(strategy)
         low[3:], high[3:] = low[2], high[2]

@@ -698,7 +698,8 @@ class VarianceBuilder:
         names : names of the attributes of each family.
         order : positions in the group of the attributes of the factors, in the order of the
             Kronecker product of the families' queries.
-        factors, matrix, weights : as in `_squared_norms`.
+        factors, matrix, weights : as in `_squared_norms`: M is the Kronecker product of one matrix
+            per factor, which ``matrix`` names, and ``weights`` divide the entries of q M.
         """
         rows = []
         for (part, inside), part_names in zip(parts_inside, names, strict=True):

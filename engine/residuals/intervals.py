@@ -204,7 +204,10 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """U, shape (m, r), and S, shape (r, r), of a D^T D + tau I + U S U^T; r is 0, 1 or 2."""
+        """Low-rank term U S U^T of the Gram in differences, as U of shape (m, r) and S of shape (r, r).
+
+        The Gram is a D^T D + tau I + U S U^T, see the module's docstring; r is 0, 1 or 2.
+        """
         gram, ones = self.gram, np.ones(self.dimension)
         # differences z_k = q_k - q_(k+1) of the total q = (1, ..., 1): only the last one is not 0
         last = np.zeros(self.dimension)
@@ -803,6 +806,8 @@ class IntervalSolution(DualSolution):
         # has_start and has_end set their terms to 0.
         i, j = np.maximum(start, 0), np.minimum(end, m - 1)
         variances = np.zeros(len(end))
+        # The variance of a range with differences z is z^T Q^-1 z = sum_j w_j z^T Y_j z.  Y_j is the
+        # inverse of a tridiagonal matrix, minus a term of low rank, plus a rank-one term.
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative
         for sweep in _sweeps(self.space, self.dual):
             log_products = np.zeros_like(sweep.diagonal)

@@ -492,6 +492,11 @@ def _cell_norms(space: WindowSpace, mass: Array, log_precision: float) -> Array:
     """Return the privacy cost d_i = c_i^T Q c_i of every cell, shape (n,).
 
     Its mean under the weights mu = ``mass`` is the dual value f(mu).
+
+    Notes
+    -----
+    d_i = sum_j (w_j / mu_i) (1 - r_ij / mu_i - (a_ij + pi_i)^2 / (mu_i sigma_j)) with the effective
+    resistance r_ij and the drop a_ij of the potential over resistor i in network j.
     """
     n, m, norms = space.cells, space.network.nodes, np.zeros(space.cells)
     for batch in _batches(space, mass, log_precision=log_precision):
@@ -570,6 +575,8 @@ class WindowSolution(DualSolution):
             period = np.concatenate([np.full(extra, 1.0 / extra), np.full(width - extra, -1.0)])
             period[extra:] /= width - extra
             return period[np.arange(n) % width]
+        # The nodes are the prefix sums of the cells.  ``covariances`` are those of the nodes with the
+        # total, which is the last node; differences of nodes are cells.
         source, covariances = np.zeros(n), np.zeros(n)
         source[-1] = 1.0
         for batch in _batches(self.space, self.dual, source):

@@ -281,8 +281,8 @@ class Evaluation:
 
         ``coefficients`` maps the Kronecker product of every term to its coefficient.  The result is
         (sum, mapping from each product to the derivative with respect to its coefficient).
-        Derivatives of the objective S (see the module docstring) with respect to residual Grams and
-        centers are added to ``by_residual_gram`` and ``by_role``.
+        Derivatives of the objective S, the sum of sqrt(L) over all spaces, with respect to residual
+        Grams and centers are added to ``by_residual_gram`` and ``by_role``.
         """
         # The smallest error of a Kronecker product is the product of those of its factors.  The
         # error of a term is its coefficient times this product.
@@ -1030,6 +1030,7 @@ class CenterProblem:
             problem = DualProblem(lift=FullDomain(n), factor=factor)
             options = replace(self.options, deadline=self.allowance.deadline)
             mass, status = problem.maximise(options, self._last_weights.get(("whole", role)))
+            # the next search cannot raise a weight of 0, so all weights are made positive
             self._last_weights["whole", role] = 0.99 * mass + 0.01 / n
             self._last_weights[inside] = mass  # also near the optimum for G alone
             pi = problem.solution(mass, status).strategy.covariance.sum(axis=1)
