@@ -340,6 +340,7 @@ def _coarsened_group(schema: Schema, group: Group, attribute: str, factor: int) 
                     f" of {factor}. Change the width of the windows."
                 )
             windows[names[0]] = Width(part.family.width // factor)
+        # Intervals and predicates are defined on any cells.
         elif (
             not isinstance(part.family, Intervals)
             and getattr(part.family, "predicates", None) is None

@@ -400,7 +400,8 @@ def marginal_strategy(
     has_queries = traces > 0
     error, bound = float(np.sum(traces[has_queries] / f[has_queries])), None
     if noise == "gaussian":
-        # ``slopes`` are -dE/dv in the lower bound of the module docstring.
+        # With the error E(v), a convex function, E^2 / max(-dE/dv) is a lower bound for every v with
+        # sum 1.  ``slopes`` are the -dE/dv.
         slopes = lattice.apply_transpose(
             np.divide(traces, f**2, out=np.zeros_like(f), where=has_queries)
         )

@@ -507,8 +507,9 @@ def search(
 class Level:
     """A candidate level (partition of the cells into boxes) for the current strategy.
 
-    ``gain`` is the decrease of tr(G R) if the level is added.  The module docstring defines the
-    matrices P, Z, Y, S and T.  B is S^-1 Z, and D is Y - T B / 2.
+    ``gain`` is the decrease of tr(G R) if the level is added.  P has one 0/1 row per box, Z = P R,
+    Y = P M, S = I + P R P^T, T = P M P^T, B = S^-1 Z and D = Y - T B / 2, with the covariance R of
+    the cells and M = R G R.
     """
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:

@@ -874,6 +874,7 @@ class ResidualMechanism(Mechanism):
         }[self.objective]
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
+        # ``bound_text`` is about the weighted RMSE of plans with uniform centers
         text = self.bound_text
         if split.unions and covers_all:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."

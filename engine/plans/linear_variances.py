@@ -104,7 +104,8 @@ class LinearVariances:
         Returns
         -------
         variance : the largest variance, in counts^2.
-        derivative : derivative of the variance of this query by ``noises``, shape (spaces,).
+        derivative : derivative of the variance of this query with respect to ``noises``, shape
+            (spaces,).
         """
         largest, derivative = -math.inf, np.zeros(len(noises))
         weighted_tables = [(columns, np.ones(columns.shape[1])) for columns in self.extreme_columns]
@@ -126,7 +127,8 @@ class LinearVariances:
         Returns
         -------
         total : the sum.
-        slopes : derivative of the sum by ``noises``, multiplied by scale / power, shape (spaces,).
+        slopes : derivative of the sum with respect to ``noises``, multiplied by scale / power, shape
+            (spaces,).
         """
         scaled = noises / scale
         if self.expands(power):
@@ -134,7 +136,8 @@ class LinearVariances:
             monomials = coefficients * np.exp(
                 exponents @ np.log(np.maximum(scaled * units, 1e-300))
             )
-            # The derivative of a monomial by s_j is the exponent of s_j times the monomial / s_j.
+            # The derivative of a monomial with respect to s_j is its exponent of s_j times the
+            # monomial / s_j.
             return float(monomials.sum()), (monomials @ exponents) / scaled / power
         total, slopes = 0.0, np.zeros(len(noises))
         for (left, left_weight), (right, right_weight) in _column_pairs(self.distinct_columns):

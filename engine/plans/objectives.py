@@ -778,12 +778,15 @@ def best_shares(
 
 
 def _by_space_class(group_class: ClassQueries, gradient: Array, spaces: int) -> Array:
-    """Return the derivative of (variance of a query / target) by the squared noise of each class.
+    """Return the derivatives of (variance of a query / target) with respect to squared noises.
+
+    There is one derivative per class of residual spaces, whose squared noises are equal.
 
     Parameters
     ----------
     group_class : class of the group that has the query.
-    gradient : derivative of the variance by the squared noise of each residual space of the group.
+    gradient : derivative of the variance with respect to the squared noise of each residual space
+        of the group.
     spaces : number of classes of residual spaces, the length of the result.
     """
     return np.bincount(group_class.spaces, gradient, minlength=spaces) / group_class.target
@@ -1009,8 +1012,8 @@ def _shares_for_power(
         -------
         power_sums : sum of (Var / scale)^p over the queries of one group of each class, shape
             (classes,).
-        space_slopes : derivative by ``s`` of the weighted sum of all power sums, multiplied by
-            scale / p, shape (space classes,).
+        space_slopes : derivative with respect to ``s`` of the weighted sum of all power sums,
+            multiplied by scale / p, shape (space classes,).
         """
         power_sums, space_slopes = np.zeros(len(classes)), np.zeros(spaces)
         for batch in batches:

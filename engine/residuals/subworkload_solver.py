@@ -306,8 +306,9 @@ class AlternatingSearch:
         )
 
     def _pinching_bound(self) -> float:
-        """Return the lower bound from the pinching inequality (item 2 of the module's docstring).
+        """Return the lower bound from the pinching inequality.
 
+        The nuclear norm of a matrix is at least the sum of the nuclear norms of its diagonal blocks.
         The bound requires a Gram with one term whose factors have axes in one set each.  All other
         terms must consist of one factor on all axes.  For other Grams the result is 0.
         """
@@ -1060,7 +1061,7 @@ def matrix_free_cost(gram: MatrixFreeGram) -> Cost:
     """Return the expected cost of the search for a Gram on one wide attribute without a matrix."""
     n = gram.cells
     if isinstance(gram, WindowGram):
-        # the variances of other queries than the windows need n x n matrices
+        # the n x n matrices for variances of other queries than the windows are not counted
         return Cost(
             seconds=WINDOW_EVALUATIONS * window_evaluation_seconds(gram),
             peak=window_bytes(gram),

@@ -335,10 +335,10 @@ class Evaluation:
         return L, by_coefficient
 
     def _add_by_total_squares(self, monomials: Polynomial, by_coefficient: float) -> None:
-        """Add to ``by_total_square`` the derivatives of S through the coefficient of a term.
+        """Add to ``by_total_square`` the derivatives of the objective S through a coefficient.
 
-        The coefficient is the polynomial ``monomials`` in total squares, and ``by_coefficient`` is
-        the derivative of S with respect to it.
+        The coefficient of a term is the polynomial ``monomials`` in total squares, and
+        ``by_coefficient`` is the derivative of S with respect to it.
         """
         for indices, weight in monomials.items():
             for index in set(indices):
@@ -389,13 +389,13 @@ class Evaluation:
         """Add ``weight`` times ``by_center`` to ``self.by_role``, for every role of ``roles``.
 
         ``by_center`` holds the derivatives of an error with respect to N^T pi of the roles, and
-        ``weight`` is the derivative of S with respect to this error.
+        ``weight`` is the derivative of the objective S with respect to this error.
         """
         for role, gradient in zip(roles, by_center, strict=True):
             self._add(role, weight * gradient)
 
     def _add_by_residual_gram(self, index: int, by_gram: Array) -> None:
-        """Add to ``by_residual_gram`` the derivative of S with respect to a projection's Gram.
+        """Add to ``by_residual_gram`` a derivative of the objective S by the Gram of a projection.
 
         Nothing is added if the projection is to the space of all attributes of the part, because
         its Gram then does not depend on the centers.
@@ -424,9 +424,10 @@ class Evaluation:
         return self.by_role
 
     def _add_through_total_square(self, projection: PartProjection, derivative: float) -> None:
-        """Add to ``by_role`` the derivatives of S through the total square of a projection.
+        """Add to ``by_role`` the derivatives of the objective S through a total square.
 
-        ``derivative`` is the derivative of S with respect to the total square.
+        The total square is the sum of the squared coefficients of the queries of ``projection`` on
+        the total.  ``derivative`` is the derivative of S with respect to it.
         """
         if len(projection.roles) == 1:
             role = projection.roles[0]
@@ -440,7 +441,7 @@ class Evaluation:
             self._add(role, derivative * basis(self.problem.sizes[role]).T @ gradient)
 
     def _add_through_residual_gram(self, projection: PartProjection, by_gram: Array) -> None:
-        """Add to ``by_role`` the derivatives of S through the residual Gram of a projection.
+        """Add to ``by_role`` the derivatives of the objective S through a projection's residual Gram.
 
         The residual Gram depends on the centers of the attributes that are not in the residual
         space.  ``by_gram`` is the derivative of S with respect to the Gram.
@@ -806,8 +807,9 @@ class CenterProblem:
         One tuple (positions, factors, monomial) per residual space to which the group adds
         something.  ``positions`` are the positions in ``sorted_axes`` of the axes of the space.
         The group adds the Kronecker product ``factors`` times a number.  This number is a product
-        of total squares (see the module docstring), one per part of the group without an attribute
-        of the space.  ``monomial`` has the indices of the projections of these parts to the total.
+        of total squares (sums of squared coefficients on the total), one per part of the group
+        without an attribute of the space.  ``monomial`` has the indices of the projections of these
+        parts to the total.
         """
         position_of_axis = {axis: position for position, axis in enumerate(sorted_axes)}
         # One list per part, with one pair per subset of its attributes.  A pair holds the positions

@@ -561,7 +561,7 @@ class ComplementProblem:
         return np.concatenate([values[name].ravel() for name, _ in self.shapes])
 
     def evaluate(self, x: Array) -> tuple[float, Array]:
-        """Return S with the p-norm of the current ``power``, and its gradient.
+        """Return the error S with the p-norm of the current ``power``, and its gradient.
 
         The parameters ``x`` and the gradient have shape (length,).
 

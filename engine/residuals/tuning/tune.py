@@ -302,7 +302,7 @@ def tuned_centers(
 
 
 class _Search:
-    """Search for centers with small S; ``best`` maps roles to the best centers so far."""
+    """Search for centers with a small error S; ``best`` maps roles to the best centers so far."""
 
     def __init__(self, problem: CenterProblem) -> None:
         self.problem = problem
@@ -349,8 +349,8 @@ class _Search:
     def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
         """Run the fixed-point iteration for the centers of a separable workload, from ``start``.
 
-        Every round replaces the centers of all roles by the best ones for the derivatives of S at
-        the centers of the previous round.  The iteration ends when the next round is expected to
+        Every round replaces the centers of all roles by the best ones for the derivatives of the
+        error S at the centers of the previous round.  The iteration ends when the next round is expected to
         lower S by less than `MIN_RELATIVE_GAIN` * S, or after `MAX_BALANCE_ROUNDS` rounds.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
@@ -379,7 +379,7 @@ class _Search:
             }
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
-        """Minimise S over the centers of all tuned roles by L-BFGS, from the centers ``start``."""
+        """Minimise the error S by L-BFGS over the centers of all tuned roles, from ``start``."""
         import scipy.optimize
 
         sizes = [self.problem.sizes[r] for r in self.problem.tuned]
