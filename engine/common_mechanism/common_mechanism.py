@@ -771,8 +771,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     gap : upper bound on (trace - minimum) / trace, which a solution of the dual problem proves; 0
         if a closed form exists.
 
-    >>> sizes, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
-    >>> sizes.tolist(), gap < 1e-12
+    >>> eigenvalues, _, gap = upper_bound([np.diag([1.0, 3.0]), np.diag([2.0, 1.0])])
+    >>> eigenvalues.tolist(), gap < 1e-12
     ([2.0, 3.0], True)
     """
     # Matrices that commute are diagonal in one common basis.  The eigenvectors of a weighted sum of
@@ -782,18 +782,19 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
         return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        # Stott's formula (theorem 5.4) is optimal.  With the bound 0.0 the returned gap is 0.
-        Sigma, bound = C[0] + _positive(C[1] - C[0]), 0.0
-    else:
-        # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness
-        product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
-        Sigma, bound = (product + product.T) / 2, float(np.trace(product))
-        for c in C:
-            # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding
-            # the positive part of C_i - Sigma makes it feasible
-            Sigma = Sigma + _positive(c - Sigma)
+        # Stott's formula (theorem 5.4) is optimal
+        eigenvalues, P = np.linalg.eigh(C[0] + _positive(C[1] - C[0]))
+        return eigenvalues, P, 0.0
+    # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness; the
+    # matrices Y_i solve the dual problem
+    product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
+    Sigma, lower_bound = (product + product.T) / 2, float(np.trace(product))
+    for c in C:
+        # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding the
+        # positive part of C_i - Sigma makes it feasible
+        Sigma = Sigma + _positive(c - Sigma)
     eigenvalues, P = np.linalg.eigh(Sigma)
-    return eigenvalues, P, max(0.0, 1 - bound / float(np.trace(Sigma))) if bound else 0.0
+    return eigenvalues, P, max(0.0, 1 - lower_bound / float(np.trace(Sigma)))
 
 
 def _dual(C: Sequence[Array]) -> list[Array]:

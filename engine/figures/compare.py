@@ -245,8 +245,9 @@ def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
+    # At least one mechanism is compared with the bound or, without a bound, at least one less
+    # accurate mechanism with the best.  If the limit excludes all of them, it is raised.
     limit = MAX_DRAWN_RATIO - 1.0
-    # The picture must compare something: a mechanism with the bound, or with the best mechanism.
     least_gap = -math.inf if has_bound else EQUAL_ERROR_TOLERANCE
     if not any(least_gap < gap <= limit for gap in gaps.values()):
         limit = MAX_RATIO_TO_BEST * (1.0 + min(gaps.values(), default=0.0)) - 1.0

@@ -136,23 +136,19 @@ def error_picture(
     errors = grid.standard_errors(plan)
     shown = errors[grid.shown]
     low, high = (format_number(float(end)) for end in (shown.min(), shown.max()))
-    extent = (
-        f"standard error {low} counts."
-        if shown.size == 1
-        else f"standard errors from {low} to {high} counts."
-    )
-    title = grid.what
-    if grid.axes:
-        title = _counted(1, title) if shown.size == 1 else f"all {title}"
+    if not grid.axes:
+        title, alt = grid.what, f"It is {low} counts."
+    elif shown.size == 1:
+        title = _counted(1, grid.what)
+        alt = f"{title}: standard error {low} counts."
+    else:
+        title = f"all {grid.what}"
+        alt = f"{_counted(shown.size, grid.what)}: standard errors from {low} to {high} counts."
     return Picture(
         title=f"Standard error of {title}",
         figure=grid_figure(grid, errors, "standard error", "counts"),
         table=pd.DataFrame(grid.columns() | {"standard error": shown}),
-        alt=(
-            f"{_counted(shown.size, grid.what)}: {extent}"
-            if grid.axes
-            else f"It is {format_number(float(shown[0]))} counts."
-        ),
+        alt=alt,
         note=grid.note,
     )
 

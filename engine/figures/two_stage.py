@@ -168,23 +168,16 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
     - option: name of the option.
     - first (now): pcost of the first measurement.
     - second (later): pcost of the second measurement.
-    - both: sum of the two.
+    - both: the two costs and their sum, such as "0.1 + 0.2 = 0.3".
     - analysis alone: pcost of the option as a single release.
     """
     rows = []
     for name, (look, residual), plan in zip(
         common.names, common.spends, common.options, strict=True
     ):
-        separate = f"{Decimal(repr(option_cost(plan))).normalize():f}"
-        rows.append(
-            (
-                name,
-                f"{Decimal(repr(look)):f}",
-                f"{Decimal(repr(residual)):f}",
-                exact_sum([look, residual]),
-                separate,
-            )
-        )
+        first, second = (f"{Decimal(repr(pcost)):f}" for pcost in (look, residual))
+        alone = exact_sum([option_cost(plan)])
+        rows.append((name, first, second, exact_sum([look, residual]), alone))
     columns = ["option", "first (now)", "second (later)", "both", "analysis alone"]
     return pd.DataFrame(rows, columns=columns)
 

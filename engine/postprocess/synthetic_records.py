@@ -397,13 +397,14 @@ def _tree_of_people(
     tree = mutual_information_tree(pairs)
     # Roots come first, then the other attributes in the order in which the tree was built, so that
     # parents are drawn before their children.
-    for child in sorted(singles, key=lambda a: tree.get(a, (0, -1))[0]):
-        _, parent = tree.get(child, (0, -1))
+    order_added = {child: number for child, (number, _) in tree.items()}
+    for child in sorted(singles, key=lambda attribute: order_added.get(attribute, 0)):
         # One pair per value of the parent: the positions of the records with this value, and the
         # published counts of the child's values among these records.
-        if parent < 0:
+        if child not in tree:
             groups = [(np.arange(people), singles[child])]
         else:
+            _, parent = tree[child]
             pair_table = pairs[parent, child] if parent < child else pairs[child, parent].T
             order = np.argsort(records[:, parent], kind="stable")
             ends = np.cumsum(np.bincount(records[:, parent], minlength=sizes[parent]))
