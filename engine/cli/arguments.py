@@ -58,7 +58,7 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
         "--schema",
         type=Path,
         metavar="FILE",
-        help="schema (JSON, CSV, workbook) for --ways or SQL; by default of --workload",
+        help="schema (JSON, CSV, workbook) for --ways or SQL; by default the schema of --workload",
     )
     command.add_argument(
         "--exact",

@@ -132,7 +132,7 @@ class BlockResidual:
 
         Notes
         -----
-        Source: algorithm 4.
+        Source: Xiao, Wang, Zhang and Kifer 2022, algorithm 4.
         """
         sets = [t.axes for t in self.coordinates]
         look_coordinates = contract(
@@ -261,30 +261,35 @@ class _DiagonalForm:
 
 def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
     """Return the diagonal form of two Kronecker products on the same attributes, without weights."""
-    pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
-    if all(_have_equal_rows(s, t) for s, t in pairs):
+    strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
+    if all(_have_equal_rows(s, t) for s, t in strategy_pairs):
         # In the coordinates that the rows define, both precisions are multiples of the identity.
         return _DiagonalForm(
             basis=block,
             coordinates=tuple(
-                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
-                for a, s in block.factors
+                Coordinates(axes=axes, rows=_residual_rows(strategy), right_inverse=strategy.pinv)
+                for axes, strategy in block.factors
             ),
             P=None,
             look_precision=np.asarray(1.0 / look.noise**2),
             plan_precision=np.ones(()),
         )
-    # one result of `_diagonal_coordinates` per Kronecker factor; the last item of a result is the
-    # precision of the look relative to the plan, both with noise 1
-    results = [_diagonal_coordinates(_residual_rows(s), _residual_rows(t)) for s, t in pairs]
-    look_precision = _outer_product([g for *_, g in results]) / look.noise**2
+    P: list[Array] = []
+    coordinates: list[Coordinates] = []
+    factor_precisions: list[Array] = []
+    for (axes, _), (look_strategy, strategy) in zip(block.factors, strategy_pairs, strict=True):
+        # ``precision`` is the diagonal precision of the look's factor with noise 1.
+        rotation, T, right_inverse, precision = _diagonal_coordinates(
+            _residual_rows(look_strategy), _residual_rows(strategy)
+        )
+        P.append(rotation)
+        coordinates.append(Coordinates(axes=axes, rows=T, right_inverse=right_inverse))
+        factor_precisions.append(precision)
+    look_precision = _outer_product(factor_precisions) / look.noise**2
     return _DiagonalForm(
         basis=block,
-        coordinates=tuple(
-            Coordinates(axes=a, rows=t, right_inverse=b)
-            for (a, _), (_, t, b, _) in zip(block.factors, results, strict=True)
-        ),
-        P=[p for p, *_ in results],
+        coordinates=tuple(coordinates),
+        P=P,
         look_precision=look_precision,
         plan_precision=np.ones(look_precision.shape),
     )

@@ -136,6 +136,7 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
         Two plans have different centers or complements on the same attributes, or a plan measures
         full tables or several residual spaces with one strategy.
     """
+    # The subclasses of Plan measure full tables.
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
         raise PlanError(
@@ -143,11 +144,11 @@ def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
             " two-stage release needs plans that measure residual spaces. Plan with 'querysmasher',"
             " 'residualplanner' or 'wff'."
         )
-    united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
-    if united:
+    plans_with_unions = [name for name, p in zip(names, options, strict=True) if p.split.unions]
+    if plans_with_unions:
         raise PlanError(
-            f"The plan '{united[0]}' measures several residual spaces with one strategy. A"
-            " two-stage release needs plans that measure each residual space separately. Plan all"
+            f"The plan '{plans_with_unions[0]}' measures several residual spaces with one strategy."
+            " A two-stage release needs plans that measure each residual space separately. Plan all"
             ' options with centers="uniform".'
         )
     return Split(centers=_joint_centers(options), complements=_joint_complements(options))

@@ -410,19 +410,20 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     m, n = rows.shape
     row_indices, cell_indices = evenly_spaced(m, SIDE), evenly_spaced(n, SIDE)
     shown = rows[np.ix_(row_indices, cell_indices)]
-    numbers = [f"row {int(i) + 1}" for i in row_indices]
-    cells = [labels[int(i)] for i in cell_indices]
+    row_labels = [f"row {int(i) + 1}" for i in row_indices]
+    cell_labels = [labels[int(i)] for i in cell_indices]
     figure = heat_map(
         shown.astype(np.float32),
-        [numbers, cells],
+        [row_labels, cell_labels],
         ["measurement", f"cell of {name}"],
         "%{y}, %{x}<br>weight %{z:.4f}",
         "weight",
     )
     _set_color_range(figure, shown)
     max_rows_per_cell = int(np.max(np.count_nonzero(np.abs(rows) > 1e-9, axis=0)))
-    table = pd.DataFrame(shown, columns=_distinct(cells))
-    table.insert(0, "row", numbers, allow_duplicates=True)
+    table = pd.DataFrame(shown, columns=_distinct(cell_labels))
+    # A cell label can be "row", so that the table has two columns of this name.
+    table.insert(0, "row", row_labels, allow_duplicates=True)
     return Picture(
         title=f"Strategy on {name}",
         figure=figure,

@@ -559,6 +559,7 @@ def published_picture(
 
 def coverage_picture(coverage: Coverage) -> Picture:
     """Return a figure of the observed coverage of confidence intervals against the nominal one."""
+    # columns: nominal coverage, observed coverage and two standard errors of the observed coverage
     table = coverage.table
     figure = go.Figure()
     figure.add_scatter(

@@ -524,16 +524,19 @@ def _estimate(
         # ``trace`` is the trace of the covariance of the coordinates at noise 1.
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
-        # Without weights, the covariance is a Kronecker product, and its trace is the product of
-        # the traces of the factors.  With weights, the squared entries are summed.
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
+            # The covariance is a Kronecker product, so its trace is the product of the traces of
+            # the factors.
             trace = math.prod(s.coordinate_trace for _, s in block.factors)
         else:
-            squares = 1.0 / block.weights**2
+            # Answer k has the variance 1 / w_k^2.  The trace is the sum over k of this variance
+            # times the squared norm of column k of the Kronecker product of the ``pinv``.
+            sums = 1.0 / block.weights**2
             for _, s in block.factors:
-                squares = np.tensordot(squares, np.sum(s.pinv**2, axis=0), axes=(0, 0))
-            trace = float(squares)
+                column_norms_squared = np.sum(s.pinv**2, axis=0)
+                sums = np.tensordot(sums, column_norms_squared, axes=(0, 0))
+            trace = float(sums)
         if not all(s.complete for _, s in block.factors):
             span = tuple((axes, s.span) for axes, s in block.factors)
     projection = MeasuredProjection(centers=centers, complement=complement, span=span)

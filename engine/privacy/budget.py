@@ -526,8 +526,9 @@ class Budget:
             # the second sum is larger than the rounding error of the first
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
-        # at the minimum rho t^2 = log(1/delta) - log(1 + t), so t <= sqrt(log(1/delta) / rho); the
-        # grid of log t is wide enough to contain the minimum, and exp(690) is a finite double
+        # at the minimum rho t^2 = L - log(1 + t) with L = log(1/delta), so t is at most sqrt(L / rho)
+        # and at least min(sqrt(L / (2 rho)), L / 2); the grid of log t is wider than these bounds,
+        # and exp(690) is a finite double
         low, high = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
         grid = np.clip(np.linspace(low - 5, high + 5, 400), -690, 690)
         best = int(np.argmin([bound(log_t) for log_t in grid]))

@@ -1220,8 +1220,9 @@ class _WorkbookWriter:
         shown = frame[[*label_columns, *SHOWN]].assign(
             reason=[REASONS[r] if r else "" for r in frame["reason"].fillna("")]
         )
-        shown_names = group.attributes if labels else label_columns
-        names = [*shown_names, *added_columns(SHOWN.values(), shown_names).values()]
+        label_headings = group.attributes if labels else label_columns
+        # `added_columns` renames a column that has the name of an attribute.
+        headings = [*label_headings, *added_columns(SHOWN.values(), label_headings).values()]
         lines = _heading(number, group, self.confidence)
         if is_cells(group):
             counts = frame["published"].to_numpy()
@@ -1229,7 +1230,7 @@ class _WorkbookWriter:
             lines += [text] if text else []
         sheet, row = self._sheet(_name(number), lines)
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
-        self._body(sheet, row + 1, shown, names, {"published"})
+        self._body(sheet, row + 1, shown, headings, counts={"published"})
         if is_cells(group) and len(group.attributes) == 2:
             self._crosstab(number, frame)
 
@@ -1248,7 +1249,7 @@ class _WorkbookWriter:
             " suppressed is empty"
         )
         sheet, row = self._sheet(f"{_name(number)} crossed", [title])
-        self._body(sheet, row, crossed, [str(c) for c in crossed], set(map(str, crossed)))
+        self._body(sheet, row, crossed, [str(c) for c in crossed], counts=set(map(str, crossed)))
 
     def codebook(self) -> None:
         """Write the labels of every attribute."""
@@ -1267,21 +1268,22 @@ class _WorkbookWriter:
         row: int,
         names: Sequence[str],
         widths: Sequence[int],
-        texts: Sequence[bool],
+        are_texts: Sequence[bool],
     ) -> None:
         """Write column headings into a row that stays visible and is repeated on printed pages.
 
-        ``texts`` has for every column whether it contains text; the headings of columns of numbers
-        are right-aligned.
+        ``are_texts`` has one entry per column: whether the column contains text.  The headings of
+        columns of numbers are right-aligned.
         """
+        # Headings are bold and therefore about 1.2 times as wide as other texts.
         lines = max(
             math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True)
         )
         sheet.set_row(row, LINE_POINTS * min(lines, MAX_HEAD_LINES))
-        for column, (name, width, text) in enumerate(zip(names, widths, texts, strict=True)):
+        for column, (name, width, is_text) in enumerate(zip(names, widths, are_texts, strict=True)):
             sheet.set_column(column, column, width)
             style = self.head_indented if column else self.head
-            if not text:
+            if not is_text:
                 style = self.head_right
             sheet.write_string(row, column, name[:MAX_CELL_CHARS], style)
         sheet.freeze_panes(row + 1, 0)

@@ -492,6 +492,7 @@ def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None
     if SIGNATURE not in files.names:
         return ["the package is not signed"] if public_key else []
     signature = parse_json(files.read(SIGNATURE, MAX_SMALL))
+    # the key "" allows any field name
     if (
         not _is_map(signature, {"": (str,)})
         or not {"algorithm", "public_key", "signature"} <= signature.keys()

@@ -79,6 +79,8 @@ def without_values(
     except Exception as error:
         is_memory_error = isinstance(error, MemoryError)
         error_type, reason = type(error).__name__, explain(error)
+    # The errors are raised outside of the `except` block: inside, Python attaches the first exception
+    # to them, and its message can contain values.
     if is_memory_error:
         raise LimitExceeded(
             f"{what} needs more memory than is available; divide it into smaller row groups or"

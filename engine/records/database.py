@@ -1228,6 +1228,7 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
     if weight is not None:
         totals["small"] = _total((good & (table[weight] < LARGE_COUNT)).ifelse(1, 0))
         totals["large"] = _total((good & (table[weight] >= LARGE_COUNT)).ifelse(1, 0))
+    # -1 - i is the code of a value that is refused for the reason REASONS[i]
     for column, reason in itertools.product(columns, range(len(REASONS))):
         totals[f"{column}_{reason}"] = _total(ibis.ifelse(table[column] == -1 - reason, records, 0))
     totals["changed"] = _changed_rows(table, columns)

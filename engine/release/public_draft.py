@@ -407,6 +407,7 @@ class _Summary:
         else:
             kind = "number"
         self.kinds[kind] += 1
+        # One label more than MAX_LABELS is stored: it shows that there are too many.
         if len(self.labels) <= MAX_LABELS:
             self.labels[text] = number
         self._add_example(kind, text)

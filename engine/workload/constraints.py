@@ -105,9 +105,11 @@ def read_rules(
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         texts = [rule]
         # The rule and all components that share attributes with it become one component.
-        for other in [component for component in components if component[0] & positions]:
-            components.remove(other)
-            positions, texts = positions | other[0], other[1] + texts
+        for component in [c for c in components if not c[0].isdisjoint(positions)]:
+            components.remove(component)
+            component_positions, component_texts = component
+            positions |= component_positions
+            texts = component_texts + texts
         components.append((positions, texts))
     return tuple(
         _combine_rules(texts, [attributes[i] for i in sorted(positions)])
@@ -305,25 +307,28 @@ def joint_facts(
     """
     if not invariants:
         return tuple(zeros)
-    # A component has the attributes, rules and invariants that are connected by common attributes.
+    # A component has the attributes, zeros and invariants that are connected by common attributes.
     components: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = []
-    singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [
-        (set(rule.names), [rule], []) for rule in zeros
+    single_facts: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [
+        (set(zero.names), [zero], []) for zero in zeros
     ]
-    singles += [
+    single_facts += [
         (set(invariant.attributes), [], [invariant])
         for invariant in invariants
         if invariant.attributes
     ]
-    for names, rules, exact in singles:
-        # A constraint and all components that share attributes with it become one component.
-        for other in [component for component in components if component[0] & names]:
-            components.remove(other)
-            names, rules, exact = names | other[0], other[1] + rules, other[2] + exact
-        components.append((names, rules, exact))
+    for names, joined_zeros, joined_invariants in single_facts:
+        # The fact and all components that share attributes with it become one component.
+        for component in [c for c in components if not c[0].isdisjoint(names)]:
+            components.remove(component)
+            component_names, component_zeros, component_invariants = component
+            names = names | component_names
+            joined_zeros = component_zeros + joined_zeros
+            joined_invariants = component_invariants + joined_invariants
+        components.append((names, joined_zeros, joined_invariants))
     return tuple(
-        _combine_facts([a for a in attributes if a.name in names], rules, exact)
-        for names, rules, exact in components
+        _combine_facts([a for a in attributes if a.name in names], joined_zeros, joined_invariants)
+        for names, joined_zeros, joined_invariants in components
     )
 
 
