@@ -585,7 +585,8 @@ def mechanism_style(label: str) -> MechanismStyle:
     position = names.index(name) if name in names else len(names)
     siblings = [other for other in variants() if mechanism_name(other) == name]
     variant = siblings.index(label) if label in siblings else len(siblings)
-    # A mechanism with the same color as an earlier one has another dash and pattern.
+    # Mechanisms after the first ``len(COLORS)`` have the color of an earlier mechanism.  They have
+    # another dash and pattern, two styles further for each round of colors.
     style_number = position // len(COLORS) * 2 + variant
     return MechanismStyle(
         color=COLORS[position % len(COLORS)],

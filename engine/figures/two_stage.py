@@ -402,33 +402,34 @@ def verdict_reason(rule: NestedPlanRule, verdict: Decision) -> str:
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
     limit = f"(required: {rule.share:.0%})"
     if verdict.choice is None:
-        share = _share_beside(verdict.shares[f"{names[0]}, upper"], rule.share)
+        share = _share_text(verdict.shares[f"{names[0]}, upper"], rule.share)
         return (
             f"At most {share} of the cells can be reliable in '{names[0]}' {limit}. So the rule"
             " chose to stop."
         )
     chosen = rule.common.names[verdict.choice]
-    place = names.index(chosen)
+    position = names.index(chosen)
     reasons = []
-    if place > 0:
-        share = _share_beside(verdict.shares[f"{chosen}, lower"], rule.share)
+    if position > 0:
+        share = _share_text(verdict.shares[f"{chosen}, lower"], rule.share)
         reasons.append(
             f"At least {share} of the cells are reliable in {_quoted_option(rule.common, chosen)}"
             f" {limit}"
         )
-    if place + 1 < len(names):
-        share = _share_beside(verdict.shares[f"{names[place + 1]}, lower"], rule.share)
+    if position + 1 < len(names):
+        finer = names[position + 1]
+        share = _share_text(verdict.shares[f"{finer}, lower"], rule.share)
         reasons.append(
             f"Only {share} of the cells are sure to be reliable in"
-            f" {_quoted_option(rule.common, names[place + 1])} {limit}"
+            f" {_quoted_option(rule.common, finer)} {limit}"
         )
     return f"{'. '.join(reasons)}. So the rule chose {_quoted_option(rule.common, chosen)}."
 
 
-def _share_beside(share: float, limit: float) -> str:
+def _share_text(share: float, limit: float) -> str:
     """Return a share in percent, with the decimals (1 to 4) that distinguish it from a limit.
 
-    >>> _share_beside(0.4996, 0.5), _share_beside(0.5, 0.5), _share_beside(0.228, 0.5)
+    >>> _share_text(0.4996, 0.5), _share_text(0.5, 0.5), _share_text(0.228, 0.5)
     ('49.96%', '50.0%', '22.8%')
     """
     for decimals in (1, 2, 3, 4):

@@ -198,8 +198,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         if len(space) != 1:
             return None
         ((_, strategy),) = block.factors
-        rows = _coordinates_in_union(block, space)
-        noises = [(None, strategy.covariance[rows, rows])]
+        coordinates = _coordinates_in_union(block, space)
+        noises = [(None, strategy.covariance[coordinates, coordinates])]
     elif all(len(axes) == 1 for axes, _ in block.factors):
         noises = [(s, s.covariance) for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
@@ -221,6 +221,7 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         variances, vectors = np.linalg.eigh(covariance)
         if variances[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * variances[0]:
             has_unequal_variances = True
+        # residual coordinates -> cells; an attribute of n cells has n - 1 residual coordinates
         vectors_of_cells = basis(len(variances) + 1) @ vectors
         factors.append((vectors_of_cells / variances) @ vectors_of_cells.T)
     if not has_unequal_variances:

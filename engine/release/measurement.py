@@ -211,9 +211,10 @@ class Measurement(FrozenValue):
                 f" {len(queries)} finite numbers, one per query."
             )
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
+        named_queries = [self.plan.check_query(query) for query in queries]
         value = math.fsum(
-            w * self._space_answers.value(*self.plan.check_query(query))
-            for w, query in zip(weights, queries, strict=True)
+            w * self._space_answers.value(names, tensor)
+            for w, (names, tensor) in zip(weights, named_queries, strict=True)
         )
         half_width = quantile(confidence, self.plan.budget.law) * std
         return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)

@@ -366,7 +366,7 @@ class _Column:
     reason: str = ""
 
     def add(self, line: int, value: str, label: str) -> None:
-        """Add the values in one row of the dictionary; store a problem in ``reason``.
+        """Add the values in one row of the dictionary; store the first problem in ``reason``.
 
         ``value`` is one value, or several with separators, such as "1 = Female; 2 = Male".
         """
@@ -376,23 +376,19 @@ class _Column:
         with_meaning = [
             (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
         ]
-        # Either all values on a line have a code, or none has one. An exception is a line that
-        # starts with a range, such as "0-99; -9 = unknown".
-        if (
-            with_meaning
-            and len(with_meaning) < len(pairs)
-            and not _RANGE.fullmatch(pairs[0][0].strip())
-        ):
-            part = next(code for code, equals, _ in pairs if not equals)
-            self.reason = self.reason or (
-                f"line {line}: {quote_public(part)} has no code, but other values on the line have"
-                " one. Separate values by | or line breaks"
+        # Only on a line that starts with a range, such as "0-99; -9 = unknown", can some values have
+        # a code and others none.
+        starts_with_range = bool(pairs) and _RANGE.fullmatch(pairs[0][0].strip()) is not None
+        problem = ""
+        if 0 < len(with_meaning) < len(pairs) and not starts_with_range:
+            without_code = next(text for text, equals, _ in pairs if not equals)
+            problem = (
+                f"line {line}: {quote_public(without_code)} has no code, but other values on the"
+                " line have one. Separate values by | or line breaks"
             )
-        if any("=" in meaning for _, meaning in with_meaning):
-            self.reason = (
-                self.reason
-                or f"line {line}: a value contains the sign = twice. Separate values by |"
-            )
+        elif any("=" in meaning for _, meaning in with_meaning):
+            problem = f"line {line}: a value contains the sign = twice. Separate values by |"
+        self.reason = self.reason or problem
         self.values += [
             (line, code.strip(), meaning.strip() or label)
             for code, _, meaning in pairs
