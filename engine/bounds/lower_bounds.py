@@ -798,6 +798,7 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
     best: tuple[float, Roots] = (0.0, s)
 
     def negative_log_value(x: Array) -> tuple[float, Array]:
+        """Return -log(norm) and its gradient; store the best norm."""
         nonlocal best
         # entries of x may be negative; `normalize_roots` takes absolute values
         signs = np.where(x < 0.0, -1.0, 1.0)

@@ -1079,6 +1079,7 @@ class CompositionBound:
         import scipy.optimize
 
         def negative_log_value(roots: Array) -> tuple[float, Array]:
+            """Return -log(norm) and its gradient, for the shares roots^2 / sum(roots^2)."""
             squares, total = roots**2, float(np.sum(roots**2))
             value, slopes = self.norm(compositions, squares)
             by_shares = sum(

@@ -165,6 +165,8 @@ class Lattice:
             bits = [[int(name in members) for name in self.sizes] for members in self.sets]
             self.position = np.array([int("".join(map(str, b)) or "0", 2) for b in bits])
             return
+        # f = matrix @ v, with the entry 1 / (number of cells of the attributes of A outside B) in
+        # row B and column A
         number_of_set = {members: i for i, members in enumerate(self.sets)}
         rows, columns, values = [], [], []
         for column, members in enumerate(self.sets):

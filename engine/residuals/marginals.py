@@ -368,6 +368,7 @@ class IntervalStrategy(DeferredStrategy):
         squares = np.pad(np.diagonal(covariance), 1)
         # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell
         # i
+        # A range is the difference of two prefixes: Var(a - b) = Var a + Var b - 2 Cov(a, b).
         rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
         for i in range(1, self.cells):
             rows[i][:-1] -= 2.0 * covariance[i - 1, i:]

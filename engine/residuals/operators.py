@@ -76,6 +76,7 @@ class Operator(NDArrayOperatorsMixin, ABC):
         return np.asarray(self.dense(), dtype=dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        # products with arrays do not compute the entries; all other functions use the dense matrix
         if ufunc is np.matmul and method == "__call__" and not options:
             left, right = inputs
             if right is self and isinstance(left, np.ndarray):

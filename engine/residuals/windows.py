@@ -274,6 +274,7 @@ class _Network:
     order: int = field(init=False)
 
     def __post_init__(self) -> None:
+        """Assign every node to a block, and to a position in its block."""
         node, m, w = np.arange(self.nodes), self.nodes, self.width
         nodes_per_remainder = math.ceil(m / w)
         if 2 * nodes_per_remainder < w:
