@@ -763,6 +763,7 @@ def single_intervals(
         or len(grams) < len(keys)
     ):
         return None
+    # every Gram is divided by its trace
     scaled = [
         (1.0 / float(IntervalSpace(gram=g, whole=True).cell_traces().sum())) * g for g in grams
     ]

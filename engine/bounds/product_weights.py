@@ -268,7 +268,7 @@ class _Queries:
     def add(self, group: Group) -> None:
         """Add a group, unless its weight is 0 or a part on several attributes is too large.
 
-        Such a part has more than `MAX_PART_ENTRIES` entries in its query rows.
+        A part is too large if its query rows have more than `MAX_PART_ENTRIES` entries.
         """
         query_weights, weight = group.query_weights, group.weight
         if query_weights is not None and not group.parts:

@@ -206,7 +206,8 @@ class Lattice:
     def _by_attribute(self, values: Array, *, forward: bool, sign: float = 1.0) -> Array:
         """Apply the linear map of `precision`, its transpose or its inverse, without a matrix.
 
-        The sets must be all subsets of the attributes.
+        The map is f_B = sum over A containing B of v_A / (product of n_i over A without B).  The
+        sets must be all subsets of the attributes.
 
         Parameters
         ----------

@@ -73,11 +73,12 @@ def query_pieces(
     shape = schema.sizes(ranked)
     order = [names.index(name) for name in ranked]
     row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
-    table = residual_coefficients(
+    # coefficients on all residual spaces; `space_index` selects those on one space
+    coefficients = residual_coefficients(
         row, shape, split.centers_of(ranked), split.complements_inside(ranked)
     ).reshape(1, *shape)
     return {
-        tuple(ranked[a] for a in axes): table[space_index(len(ranked), axes)][0]
+        tuple(ranked[a] for a in axes): coefficients[space_index(len(ranked), axes)][0]
         for axes in subsets(range(len(ranked)))
     }
 

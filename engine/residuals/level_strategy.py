@@ -419,7 +419,8 @@ class LevelStrategy(Strategy):
         else:
             return None
         tree, levels = self._areas.tree, list[tuple[int, Index]]()
-        # find for every level of the part the level of the tree with the same areas
+        # Find for every level of the part the level of the tree with the same areas.  Both arrays,
+        # ``area_of_cell`` and ``position``, have the index of the area of every cell.
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):

@@ -645,6 +645,7 @@ def solve(
         deadline=deadline,
         min_share=MIN_SHARE,
         tolerance=DECREASE_TOLERANCE,
+        # small weights that decrease have little influence on how steps are combined
         ignores_vanishing=True,
     )
     if not is_rough:

@@ -673,6 +673,7 @@ class CenterProblem:
         weights = np.array([group.weight for group in self.workload.groups])
         classes = []
         for group_class in self.workload.group_classes:
+            # one row of attribute roles per group; groups with equal rows form one class
             _, role_class = unique_rows(self._roles[group_class.places])
             for k in range(int(role_class.max()) + 1):
                 members = (role_class == k) & (weights[group_class.numbers] > 0.0)
@@ -748,6 +749,7 @@ class CenterProblem:
         product_indices: dict[tuple[KroneckerProduct, tuple[int, ...]], int] = {}
         contributions = []
         for group, groups, weights in self._group_classes:
+            # tuples (positions of the space's attributes, index of the product, coefficient)
             pattern = [
                 (
                     positions,

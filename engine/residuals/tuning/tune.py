@@ -196,7 +196,7 @@ class CenterBalance:
 
 
 def separable_projections(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return the projections of every tuned role: to one attribute's residual space, to the total.
+    """Return two projections for every tuned role: to its residual space, and to the total.
 
     A role is a class of equivalent attributes.  The result maps roles to pairs of indices in
     ``problem.projections``.  It is empty if the workload is not separable: if a tuned role has
