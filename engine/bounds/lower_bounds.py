@@ -547,6 +547,7 @@ class Model:
         state = State(self.reduced_workload, s, basis_functions, derivative)
         values = [subproblem.value(state) for subproblem in self.subproblems]
         norms = [norm for norm, _ in values]
+        # the sum over ``sums`` of factor * sqrt(sum of (coefficient * norm of a subproblem)^2)
         total, by_norm = 0.0, np.zeros(len(norms))
         for factor, coefficients in self.reduced_workload.sums:
             root = math.sqrt(

@@ -804,6 +804,7 @@ class KroneckerSolver:
         small_start : whether a p-Identity search in the first pass starts with entries of Theta
             below 1.
         """
+        # the zeros make sure that the sum is an array
         total = sum(w * gram for w, gram in zip(gram_weights, grams, strict=True)) + np.zeros_like(
             grams[0]
         )

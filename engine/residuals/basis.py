@@ -332,7 +332,7 @@ def coordinate_positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.ND
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Move coefficients of queries from attribute pairs to single attributes and the total.
+    """Add coefficients of queries on attribute pairs to those on single attributes and the total.
 
     For every pair with a complement, the coefficients of the pair are multiplied by the matrices of
     the complement.  The products are added to the coefficients of the two attributes and of the
@@ -405,6 +405,7 @@ def residual_coefficients(
         _multiply_in_place(tensor, _columns(sizes, centers))
     else:
         tensor = contract(tensor, _columns(sizes, centers), 1)
+    # complements change the coefficients on single attributes and on the total
     _pass_down(tensor, complements, 1.0)
     return _flat(tensor)
 
@@ -432,8 +433,9 @@ def tables(
     tensor = coordinates.reshape(len(coordinates), *sizes)
     if not overwrite:
         tensor = tensor.copy()
+    # the map is the transpose of `residual_coefficients`
     _pass_up(tensor, complements, 1.0)
-    matrices = [T.T for T in _columns(sizes, centers)]
+    matrices = [matrix.T for matrix in _columns(sizes, centers)]
     if tensor.size < MIN_SLAB_TENSOR:
         return _by_rows(tensor, sizes, matrices)
     _multiply_in_place(tensor, matrices)

@@ -781,6 +781,7 @@ class Registry:
                 if factor.gram.key(scales[0]) == other.gram.key(scales[1]):
                     return number, scales[0] / scales[1]
                 continue
+            # the entries of a deferred Gram are computed only if a comparison needs them
             if isinstance(factor, DeferredFactor):
                 gram = factor.interval_gram
                 other_gram = other.interval_gram if isinstance(other, DeferredFactor) else None
@@ -1331,9 +1332,9 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     """Return the weighted sum of residual Grams on the same axes.
 
     ``parts`` are pairs (weight, Gram).  If all Grams are stored as rows, and all rows together are
-    fewer than the coordinates, the sum is stored as rows.  It has no matrix if all Grams belong to
-    interval queries on one wide attribute, or all to areas of one hierarchy or the marginal.
-    Otherwise it is a dense matrix.
+    fewer than the coordinates, the sum is stored as rows.  The sum has no matrix if all Grams belong
+    to interval queries on one wide attribute, or all to areas of one hierarchy or the marginal.
+    Otherwise the sum is a dense matrix.
     """
     if (
         all(f.low_rank for _, f in parts)

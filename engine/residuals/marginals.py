@@ -420,9 +420,10 @@ def interval_solution(
 def deferred_solution(
     strategy: type[DeferredStrategy], matrices: StrategyMatrices, *, is_proved: bool
 ) -> Solution:
-    """Return the strategy of this class with these matrices, and its bound.
+    """Return a strategy of the class ``strategy`` with its value and its bound.
 
-    ``is_proved`` is False if a limit ended the search for the dual weights.
+    ``matrices`` computes the matrices of the strategy on demand.  ``is_proved`` is False if a limit
+    ended the search for the dual weights.
     """
     solution = matrices.solution
     return Solution(

@@ -648,6 +648,7 @@ class ComplementProblem:
         """
         if ("single", s) not in self.initial_strategies:
             return 0.0
+        # the lift N^T - zeta 1^T for the center with zeta = N^T pi
         lift = basis(kind.n).T - values["zeta", s][:, None]
         result = self._strategy_rmse(
             ("single", s),

@@ -156,7 +156,7 @@ class CenterBalance:
         return used
 
     def _objective(self, errors: Array, squares: Array) -> tuple[float, Array, Array]:
-        """Return S and its derivatives with respect to the errors and the total squares.
+        """Return the objective S and its derivatives with respect to errors and total squares.
 
         ``errors`` has the smallest error of every projection and ``squares`` its total square.
         Both arrays and both derivatives have shape (projections + 1,), with a last entry for
