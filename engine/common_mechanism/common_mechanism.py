@@ -811,6 +811,7 @@ def _dual(C: Sequence[Array]) -> list[Array]:
         A = point.reshape(n, k, k)
         squares = A @ A.transpose(0, 2, 1)
         eigenvalues, V = np.linalg.eigh(squares.sum(axis=0))
+        # eigenvalues that are 0 up to rounding are replaced, so that their inverses are finite
         r = 1 / np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-30))
         return A, squares, (V * r) @ V.T, V, r
 

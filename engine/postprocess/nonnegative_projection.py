@@ -478,19 +478,15 @@ def _table_at(
 
     Parameters
     ----------
-    contrast_values : given contrast t_A of the table.
+    contrast_values : contrast of the table before the projection (t_A).
     projected_lower : result of `_lower_contrasts`.
     means : means of the multipliers of this table on the subsets of its attributes.
     """
-    table, lower = contrast_values.copy(), dual.mean_terms(means)
-    add_lower(
-        table,
-        dual.axes,
-        {
-            a: projected_lower[a] + lower[a] if a in lower else projected_lower[a]
-            for a in proper_subsets(dual.axes)
-        },
-    )
+    table, mean_terms = contrast_values.copy(), dual.mean_terms(means)
+    lower = {subset: projected_lower[subset] for subset in proper_subsets(dual.axes)}
+    for subset, term in mean_terms.items():
+        lower[subset] = lower[subset] + term
+    add_lower(table, dual.axes, lower)
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table
 

@@ -429,6 +429,7 @@ class Uncertainty:
         errors = np.array([self._assembled(e, attributes) for e in self.errors])
         rows = []
         for low, high in COUNT_RANGES:
+            # the first range also contains negative counts
             inside = (truth < high) & ((truth >= low) | (low == 0.0))
             cell_errors = errors[inside]
             row = {
@@ -509,13 +510,15 @@ class Uncertainty:
         )
         squares += apply_group(group, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
-        half = self.reach(confidence) * error
-        low = values - half if self.published.fit == "none" else np.maximum(values - half, 0.0)
+        half_width = self.reach(confidence) * error
+        low = values - half_width
+        if self.published.fit != "none":
+            low = np.maximum(low, 0.0)
         return {
             "published": values,
             "error": error,
             "published_low": low,
-            "published_high": values + half,
+            "published_high": values + half_width,
         }
 
     def _published_columns(

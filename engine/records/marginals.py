@@ -156,7 +156,7 @@ def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> N
     """
     unknown = [
         name
-        for _, columns in _columns_without_role(data, schema, ignore)
+        for _, columns in _unknown_columns(data, schema, ignore)
         for name, is_numeric in columns.items()
         if is_numeric or (is_numeric is None and name.lower() in COUNT_COLUMN_NAMES)
     ]
@@ -174,7 +174,8 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """
     checked_names: set[str] = set()
     numeric_columns = []
-    for file, columns in _columns_without_role(data, schema, ignore):
+    for file, columns in _unknown_columns(data, schema, ignore):
+        # only in text files the type of a column is None (unknown)
         names = [
             name
             for name, is_numeric in columns.items()
@@ -199,7 +200,7 @@ def _is_of_numbers(column: Any) -> bool:
     return bool((codes >= 0).any() and (codes >= MISSING).all())
 
 
-def _columns_without_role(
+def _unknown_columns(
     data: Any, schema: Schema, ignore: Collection[str]
 ) -> Iterator[tuple[Path | None, ColumnKinds]]:
     """Yield the columns of each file that are neither in the schema nor ignored.

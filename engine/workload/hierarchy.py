@@ -438,10 +438,10 @@ class CodeList(FrozenValue):
         for texts, what in ((parents, "parent of a code"), (level_names, "level of a code")):
             _check_texts([text for text in texts if text != ""], what)
         positions = _positions(codes, parents)
-        numbers = np.array(
+        parent_of_code = np.array(
             [positions[parent] if parent else -1 for parent in parents], dtype=np.int64
         )
-        return _code_list(codes, labels, numbers, level_names, name, levels)
+        return _code_list(codes, labels, parent_of_code, level_names, name, levels)
 
     @classmethod
     def from_text(

@@ -722,9 +722,9 @@ _REFUSED_CLAUSES = {
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Yield (tokens, text) of each statement.
+    """Yield the pair (tokens of the statement, ``text``) for each statement in a text.
 
-    ``text`` is the whole text, to which the positions of the tokens refer.
+    The positions of the tokens refer to ``text``.
 
     Raises
     ------
