@@ -100,11 +100,11 @@ class _ForkServer:
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
+        address = ""  # stays empty if the server ends before it prints an address
         with self.process.stdin, self.process.stdout, suppress(OSError):
             self.process.stdin.write(key)
             self.process.stdin.flush()
             address = self.process.stdout.readline().decode().strip()
-        # the address is empty if the server ended before it printed one
         self.connection = Client(address, authkey=key) if address else None
 
     def receive(self, request: Any = None) -> Any:

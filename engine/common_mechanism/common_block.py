@@ -607,8 +607,8 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
 
     Returns
     -------
-    block : of all such candidates the one whose precision has the largest trace; None if no block
-        can be compared with all others.
+    block : the block whose precision with raised noise has the largest trace; None if no block can
+        be compared with all others.
     method : description of the method.
     """
     best, best_precision = None, 0.0

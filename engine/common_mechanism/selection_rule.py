@@ -340,10 +340,11 @@ class NestedPlanRule:
         return replace(decision, choice=positions[decision.choice])
 
     def even_totals(self) -> list[float]:
-        """Return the number of records that the rule requires for each option in `finer`.
+        """Return for each option in `finer` how many records suffice for the rule to choose it.
 
-        With at least that many records, spread evenly over the domain, and without noise in the
-        look, the rule would choose the option or a finer one.
+        With at least this many records, spread evenly over the domain, and without noise in the
+        look, the rule would choose the option or a finer one.  The numbers do not decrease from
+        coarse to fine.
         """
         schema = self.common.look.schema
         group_answers = []

@@ -449,19 +449,19 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     n = rows.shape[1]
     cell_indices = evenly_spaced(n, SIDE)
     shown = rows[:, cell_indices].T @ rows[:, cell_indices]
-    cells = [labels[int(i)] for i in cell_indices]
+    cell_labels = [labels[int(i)] for i in cell_indices]
     axes = [f"cell of {name}", f"cell of {name}"]
     figure = heat_map(
         shown.astype(np.float32),
-        [cells, cells],
+        [cell_labels, cell_labels],
         axes,
         "%{y}<br>%{x}<br>%{z:.4f}",
         "inner<br>product",
     )
     _set_color_range(figure, shown)
     diagonal = np.einsum("rc,rc->c", rows, rows)
-    table = pd.DataFrame(shown, columns=_distinct(cells))
-    table.insert(0, "cell", cells, allow_duplicates=True)
+    table = pd.DataFrame(shown, columns=_distinct(cell_labels))
+    table.insert(0, "cell", cell_labels, allow_duplicates=True)
     return Picture(
         title=f"Gram matrix of the strategy on {name}",
         figure=figure,

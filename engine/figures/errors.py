@@ -441,11 +441,11 @@ def _range_grid(
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
     # Queries are numbered by first cell, and for the same first cell by number of cells (circular
-    # ranges) or by last cell (other ranges).  Other ranges exist only for first <= last, so the
-    # numbers of the missing combinations up to this one are subtracted.
+    # ranges) or by last cell (other ranges).
     query = first * n + second
     if not circular:
-        query -= first * (first - 1) // 2 + first
+        # No range has last < first.  Of these pairs, 0 + 1 + ... + first come before (first, last).
+        query -= first * (first + 1) // 2
     labels = tuple(cell_text(workload.schema[name], int(i)) for i in cells)
     return Grid(
         group=group,

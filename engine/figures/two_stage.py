@@ -331,11 +331,12 @@ def _requirement_text(rules: Sequence[NestedPlanRule | None]) -> str:
 def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decision]) -> list[str]:
     """Return one sentence per verdict with the share of reliable cells under each finer option.
 
-    If the verdict is to stop, the sentence also has the share under the coarse option.
+    If the verdict is to stop, the sentence also has the share under the coarse option.  ``rules``
+    has the rule of each choice, or None for a choice without a rule and hence without a verdict.
     """
     sentences = []
-    recorded = [(number, rule) for number, rule in enumerate(rules, 1) if rule is not None]
-    for (number, rule), verdict in zip(recorded, verdicts, strict=False):
+    numbered_rules = [(number, rule) for number, rule in enumerate(rules, 1) if rule is not None]
+    for (number, rule), verdict in zip(numbered_rules, verdicts, strict=False):
         look = "The first measurement" if len(rules) == 1 else f"Measurement {number}"
         finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]
         shares = [

@@ -89,14 +89,15 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
     Distances are measured in the precision matrix of the noise.  In this norm, projecting on a
     convex set that contains the true table cannot increase the error.  Shape (n,).
     """
+    # accelerated projected gradient descent (FISTA)
     assert estimate.metric is not None
     equal_weights, step = np.ones(len(center)), 1.0 / estimate.metric.largest_eigenvalue
     unconstrained = estimate.cells + total * center
     current = point = on_simplex(unconstrained, equal_weights, total)
     momentum = 1.0
     for _ in range(MAX_STEPS):
-        slope = estimate.metric.of(estimate.projection.of(point) - estimate.cells)
-        projected = on_simplex(point - step * slope, equal_weights, total)
+        gradient = estimate.metric.of(estimate.projection.of(point) - estimate.cells)
+        projected = on_simplex(point - step * gradient, equal_weights, total)
         step_length = float(np.abs(projected - current).max())
         # The momentum restarts if its direction opposes the gradient.
         previous = 1.0 if float((point - projected) @ (projected - current)) > 0.0 else momentum

@@ -299,6 +299,7 @@ class MeasuredProjection:
         """
         projected = coordinates
         for axes, columns in self.span:
+            # The columns are orthonormal, so columns @ columns.T is the projection on their span.
             moved = np.moveaxis(projected, axes, range(len(axes)))
             product = columns @ (columns.T @ moved.reshape(len(columns), -1))
             projected = np.moveaxis(product.reshape(moved.shape), range(len(axes)), axes)
@@ -306,8 +307,8 @@ class MeasuredProjection:
         for axis in range(table.ndim):
             n = table.shape[axis] + 1
             if is_wide(n):
-                last = np.moveaxis(table, axis, -1) @ CosineMatrix(cells=n).T
-                table = np.moveaxis(last, -1, axis)
+                product = np.moveaxis(table, axis, -1) @ CosineMatrix(cells=n).T
+                table = np.moveaxis(product, -1, axis)
             else:
                 table = np.moveaxis(np.tensordot(basis(n), table, axes=(1, axis)), 0, axis)
         return np.array(table, order="C")

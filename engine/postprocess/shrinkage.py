@@ -588,13 +588,15 @@ def _low_order_tables(
 ) -> dict[Axes, Array]:
     """Return the fitted tables on at most two attributes, by attribute set, in counts.
 
-    Measured residuals of triples improve those of pairs if both are plain (`_is_plain`).
-    ``by_order`` maps a number of attributes to the attribute sets of this size.
+    The residuals of triples are used as further measurements of the residuals of pairs, if both are
+    plain (`_is_plain`).  ``by_order`` maps a number of attributes to the attribute sets of this
+    size.
     """
+    # ``residuals`` has the residual and its variance for every plain pair.
     residuals = {
-        a: (estimates.residuals[a].cells, estimates.residuals[a].variance)
-        for a in by_order.get(2, [])
-        if _is_plain(estimates, a)
+        axes: (estimates.residuals[axes].cells, estimates.residuals[axes].variance)
+        for axes in by_order.get(2, [])
+        if _is_plain(estimates, axes)
     }
     tables: dict[Axes, Array] = {(): np.array(total)}
     tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
@@ -607,9 +609,10 @@ def _low_order_tables(
             tables |= _two_way(estimates, total, tables, by_order[2], residuals)
             tell(0.1, "Deriving pairs from triples")
         tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
-    refitted = [axes for axes in by_order.get(2, []) if axes in residuals]
-    mediated = _mediator_references(estimates, tables, refitted, residuals)
-    return tables | _two_way(estimates, total, tables, refitted, residuals, mediated)
+    # The plain pairs are fitted again, towards references that third attributes predict.
+    plain_pairs = [axes for axes in by_order.get(2, []) if axes in residuals]
+    references = _mediator_references(estimates, tables, plain_pairs, residuals)
+    return tables | _two_way(estimates, total, tables, plain_pairs, residuals, references)
 
 
 def _mediator_references(

@@ -143,9 +143,9 @@ def residual_posteriors(
     posteriors = {}
     for order in {len(axes) for axes in bounds}:
         members = [axes for axes in bounds if len(axes) == order]
-        # ``squares`` has the squared distance of each table for each value of s.  Given a squared
-        # distance, the excess of the table is approximately normal, with the squared distance as
-        # mean and the variance ``spread``.
+        # ``squares`` has the squared distance of each table for each ratio s = squared distance /
+        # bound in ``SHARES``.  Given a squared distance, the excess of the table is approximately
+        # normal, with the squared distance as mean and the variance ``spread``.
         squares = np.array([bounds[axes] for axes in members])[:, None] * SHARES
         excesses = np.array([excesses_of[axes] for axes in members])[:, None]
         variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]

@@ -169,12 +169,15 @@ class _Reader:
             length = self._varint()
             self.position += length
         elif kind in LISTS:
-            head = self._byte()
-            count = head >> 4 if head >> 4 < 15 else self._varint()
-            if count > len(self.content):
+            # The first byte of a list has its length and the type of its elements, 4 bits each.
+            # If the length is 15 or more, the bits are 15 and the length follows as a varint.
+            length, element_kind = divmod(self._byte(), 16)
+            if length == 15:
+                length = self._varint()
+            if length > len(self.content):
                 raise ValueError("a page header has a longer list than the file")
-            for _ in range(count):
-                self._skip(head & 15, depth + 1)
+            for _ in range(length):
+                self._skip(element_kind, depth + 1)
         elif kind == STRUCT:
             self.struct(depth + 1)
         else:
@@ -499,7 +502,7 @@ def rows_formula(strategy: Strategy) -> EntryRows | None:
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
-    """Write the released integers and the equations that they measure; return the paths.
+    """Write the released integers and the strategies that they answer; return the paths.
 
     If the plan and the integers do not determine the estimates (`integers_determine_estimates`), the
     estimates are written instead.

@@ -635,6 +635,8 @@ def _sheet_rows(
         sheet has merged cells.
     """
     what, messages = f"the file {quote_public(path.name)}", _sheet_messages(path, sheet)
+    # The worker sends the names of the sheets that match and of all sheets, then the merged cells,
+    # then lists of rows.
     with closing(messages):
         chosen, names = next(messages)
         if sheet is not None and len(chosen) != 1:

@@ -642,6 +642,7 @@ def measurement_of(
     answers : residual space -> noisy answers of its block in grid steps, shape (measurements,).
     """
     by_block = BlockEstimates(blocks=plan.blocks, answers=answers)
+    # `plan.combine` returns ``by_block`` itself if the plan has nothing to combine.
     estimates = plan.combine(by_block)
     return Measurement(
         plan=plan,

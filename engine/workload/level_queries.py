@@ -203,7 +203,7 @@ def at_level(
         )
     if len(families) < len(group.attributes):
         raise WorkloadError(
-            f"The group on {', '.join(group.attributes) or 'no attribute'} has no family of its own"
-            f" for '{attribute}'. Choose a group with one family per attribute."
+            f"The group on {', '.join(group.attributes)} has a family on several attributes, so no"
+            f" level of '{attribute}' can be queried. Choose a group with one family per attribute."
         )
     return make_group(schema, group.attributes, families | {attribute: Level(level, hierarchy)})

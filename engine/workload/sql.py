@@ -345,28 +345,29 @@ def _binned(
 
 
 def _cut_error(
-    a: Attribute, sign: str, c: float, i: int, exact_for_integers: bool
+    attribute: Attribute, sign: str, constant: float, cell: int, exact_for_integers: bool
 ) -> WorkloadError:
-    """Return the error for a comparison that is true for only some values of bin ``i``.
+    """Return the error for a comparison that is true for only some values of the bin ``cell``.
 
     The message proposes comparisons with the edges of the bin. If ``exact_for_integers`` is True,
     it also proposes to declare in the schema that the values are integers, so that the comparison
     is exact.
     """
-    assert a.edges is not None
-    name, low, high = a.name, shortest_text(a.edges[i]), shortest_text(a.edges[i + 1])
-    is_first, is_last = i == 0, i == a.size - 1
-    # ``exact`` lists comparisons with the edges of bin ``i``. Comparisons that would also cut a bin,
+    name, edges, clip = attribute.name, attribute.edges, attribute.clip
+    assert edges is not None
+    low, high = shortest_text(edges[cell]), shortest_text(edges[cell + 1])
+    is_first, is_last = cell == 0, cell == attribute.size - 1
+    # ``exact`` lists comparisons with the edges of the bin. Comparisons that would also cut a bin,
     # or that are true for no record, are left out.
     if sign in ("<", "<="):
         exact = [] if is_first else [f"{name} < {low}"]
         if not is_last:
             exact.append(f"{name} < {high}")
-        elif not a.clip:
+        elif not clip:
             exact.append(f"{name} <= {high}")
         condition = " or ".join(exact)
     elif sign in (">", ">="):
-        exact = [] if is_first and a.clip else [f"{name} >= {low}"]
+        exact = [] if is_first and clip else [f"{name} >= {low}"]
         if not is_last:
             exact.append(f"{name} >= {high}")
         condition = " or ".join(exact)
@@ -378,14 +379,14 @@ def _cut_error(
         if sign == "<>" and condition:
             condition = f"NOT ({condition})"
     advice = f"write {condition}" if condition else "remove the condition"
-    clipped = ", which also has the numbers outside," if a.clip and (is_first or is_last) else ""
+    clipped = ", which also has the numbers outside," if clip and (is_first or is_last) else ""
     hint = (
         f", or declare in the schema that the values of {name} are integers"
         if exact_for_integers
         else ""
     )
     return WorkloadError(
-        f"{name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of"
+        f"{name} {sign} {shortest_text(constant)} cuts through the bin {attribute.label(cell)}{clipped} of"
         f" '{name}'. The nearest edges are {low} and {high}: {advice}{hint}."
     )
 
@@ -589,7 +590,7 @@ class Grouping:
             isinstance(node, exp.Literal)
             and not node.is_string
             and node.name.isdigit()
-            and len(node.name) < 6
+            and len(node.name) < 6  # Python refuses to read integers of thousands of digits
         ):
             position = int(node.name)
             if not 1 <= position <= len(self.items) or not isinstance(
