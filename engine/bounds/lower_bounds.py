@@ -114,7 +114,7 @@ from engine.residuals.intervals import (
 from engine.residuals.intervals import solve as solve_intervals
 from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
 from engine.residuals.levels import LevelProblem
-from engine.residuals.strategy_search import eigen_seconds
+from engine.residuals.search_costs import eigen_seconds
 from engine.workload import Group, Workload
 
 # `largest_entry_bound` leaves out a group of queries if one of its parts has more coefficients than

@@ -29,7 +29,7 @@ from engine.residuals.decomposition import (
     is_wide_areas,
     wide_interval_gram,
 )
-from engine.residuals.strategy_search import Cost
+from engine.residuals.search_costs import Cost
 from engine.workload import Part, Workload
 
 # Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one

@@ -69,7 +69,7 @@ from engine.residuals import Axes, Space, Split, Strategy
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.dual_solver import Watch
-from engine.residuals.strategy_search import Cost
+from engine.residuals.search_costs import Cost
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.residuals.tuning.unions import unite
 from engine.workload import Workload

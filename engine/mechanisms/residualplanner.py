@@ -55,7 +55,7 @@ from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.intervals import root_trace_bound
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
-from engine.residuals.strategy_search import Cost, dense_bytes, eigen_seconds
+from engine.residuals.search_costs import Cost, dense_bytes, eigen_seconds
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.workload import Family, Workload
 from engine.workload.families import family

@@ -25,7 +25,8 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
-from engine.residuals.strategy_search import Cost, Search
+from engine.residuals.search_costs import Cost
+from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Custom, Workload

@@ -72,7 +72,7 @@ from engine.residuals.level_strategy import level_solution
 from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
-from engine.residuals.strategy_search import dense_bytes, step_seconds
+from engine.residuals.search_costs import dense_bytes, step_seconds
 from engine.residuals.windows import (
     WindowGram,
     WindowSolution,

@@ -54,7 +54,7 @@ from engine._threads import threads_for
 from engine.progress import Listener
 from engine.residuals.basis import Complement, Lift, Space, basis, residual_rows, swap_pair
 from engine.residuals.decomposition import MIN_TRACE_SHARE, product_rows, reduce_rows, rows_bytes
-from engine.residuals.strategy_search import step_seconds
+from engine.residuals.search_costs import step_seconds
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 

@@ -43,7 +43,7 @@ from engine.residuals.decomposition import (
     rows_bytes,
     wide_window_gram,
 )
-from engine.residuals.strategy_search import PRODUCT_FLOPS, dense_bytes
+from engine.residuals.search_costs import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
 
