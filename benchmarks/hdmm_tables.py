@@ -43,7 +43,7 @@ from engine.mechanisms.kronecker import (
 )
 from engine.privacy import Budget
 from engine.residuals import Options
-from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
+from engine.residuals.interval_solver import IntervalGram, IntervalSpace, solve
 from engine.workload import Attribute, Range, Schema, Width, Workload
 from engine.workload.families import Prefix
 

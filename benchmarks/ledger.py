@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import options, table
 from engine.ledger import Ledger
-from engine.ledger.hash_chain import append, read_rows, transaction
+from engine.ledger.sqlite_file import append, read_rows, transaction
 from engine.privacy import Budget
 
 SPENDS = 100

@@ -28,8 +28,9 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import measure
-from engine.residuals import intervals, windows
-from engine.residuals.intervals import DualSolution
+from engine.residuals import interval_solver as intervals
+from engine.residuals import window_solver as windows
+from engine.residuals.interval_solver import DualSolution
 from engine.workload import Attribute, Schema, Width, Workload
 
 BUDGET = Budget(pcost=1.0)

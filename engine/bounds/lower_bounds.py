@@ -104,16 +104,16 @@ from engine.residuals.decomposition import (
     interval_gram,
     merge_terms,
 )
-from engine.residuals.intervals import (
+from engine.residuals.interval_solver import (
     MIN_SHARE,
     IntervalGram,
     IntervalSpace,
     evaluate,
     total_square,
 )
-from engine.residuals.intervals import solve as solve_intervals
-from engine.residuals.levels import MIN_SHARE as MIN_AREA_SHARE
-from engine.residuals.levels import LevelProblem
+from engine.residuals.interval_solver import solve as solve_intervals
+from engine.residuals.level_solver import MIN_SHARE as MIN_AREA_SHARE
+from engine.residuals.level_solver import LevelProblem
 from engine.residuals.search_costs import eigen_seconds
 from engine.workload import Group, Workload
 
@@ -209,7 +209,7 @@ class _IntervalNorm:
         """Return a lower bound on the nuclear norm T and the shares of the cells, as `_Norm.at`.
 
         The bound is 0, with the weights in place of shares, if a weight is below the minimum of
-        `engine.residuals.intervals.evaluate`.
+        `engine.residuals.interval_solver.evaluate`.
         """
         (mass,) = weights
         # `evaluate` would raise small weights and return the norm for the raised weights, which may

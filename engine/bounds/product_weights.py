@@ -59,7 +59,7 @@ from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals import Space, contract, group_axes
 from engine.residuals.decomposition import has_identity_gram, interval_gram, part_rows
-from engine.residuals.intervals import IntervalGram
+from engine.residuals.interval_solver import IntervalGram
 from engine.residuals.operators import ScaledIdentity
 from engine.workload import Group, Part, Workload, joint_part
 

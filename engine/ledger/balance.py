@@ -29,7 +29,7 @@ from engine._format import pluralize
 from engine._untrusted import parse_json
 from engine._validation import check_choice, check_int
 from engine.errors import LedgerError
-from engine.ledger.hash_chain import Row
+from engine.ledger.sqlite_file import Row
 from engine.privacy import ADD_REMOVE, Budget
 from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 

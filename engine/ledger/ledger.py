@@ -67,18 +67,6 @@ from engine.ledger.balance import (
     exact,
     same_charge,
 )
-from engine.ledger.hash_chain import (
-    Row,
-    RowCells,
-    append,
-    chain_problems,
-    create_file,
-    file_problems,
-    read_cells,
-    read_rows,
-    rows_of,
-    transaction,
-)
 from engine.ledger.noise_journal import ACTIVE, INTERRUPTED, journal_state, remove_ended
 from engine.ledger.result_store import (
     HAS_FILE_LOCKS,
@@ -93,6 +81,18 @@ from engine.ledger.result_store import (
     stray_results,
 )
 from engine.ledger.signing import key_file, secret, sign_with
+from engine.ledger.sqlite_file import (
+    Row,
+    RowCells,
+    append,
+    chain_problems,
+    create_file,
+    file_problems,
+    read_cells,
+    read_rows,
+    rows_of,
+    transaction,
+)
 from engine.privacy import Budget
 
 INVISIBLE_CHARACTERS = re.compile(

@@ -28,7 +28,6 @@ from typing import BinaryIO
 
 from engine._untrusted import parse_json
 from engine.errors import DataError, LedgerError
-from engine.ledger.hash_chain import sync_folder
 from engine.ledger.result_store import (
     HAS_FILE_LOCKS,
     locked,
@@ -36,6 +35,7 @@ from engine.ledger.result_store import (
     result_file,
     results_folder,
 )
+from engine.ledger.sqlite_file import sync_folder
 
 FORMAT, _ENDING, _SEED_BYTES = "journal/1", ".journal", 32
 # states of the journal of a release that was spent and has no saved result

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from engine.errors import LedgerError
-from engine.ledger.hash_chain import Row, sync_folder
+from engine.ledger.sqlite_file import Row, sync_folder
 
 try:
     import fcntl

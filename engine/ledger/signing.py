@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from engine._atomic_io import atomic_file
 from engine._untrusted import parse_json
 from engine.errors import LedgerError
-from engine.ledger.hash_chain import sync_folder
+from engine.ledger.sqlite_file import sync_folder
 
 KEY_FORMAT = "ledger-key/1"
 

@@ -52,7 +52,7 @@ from engine.residuals.decomposition import (
     Subworkload,
 )
 from engine.residuals.dual_solver import Solution, Watch
-from engine.residuals.intervals import root_trace_bound
+from engine.residuals.interval_solver import root_trace_bound
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.residuals.operators import is_wide
 from engine.residuals.search_costs import Cost, dense_bytes, eigen_seconds

@@ -32,8 +32,8 @@ from engine._arrays import Array, Index
 from engine.plans.blocks import ROUNDING_FACTOR, STD_PER_SCALE, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
+from engine.residuals.level_solver import AreaTree
 from engine.residuals.level_strategy import LevelStrategy
-from engine.residuals.levels import AreaTree
 from engine.residuals.marginals import IdentityStrategy, MarginalStrategy
 from engine.workload import Schema
 

@@ -22,8 +22,8 @@ from engine._format import quote_public, set_name
 from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import Fingerprint
-from engine.ledger.hash_chain import Row
 from engine.ledger.ledger import REHEARSAL_NOTE_KIND
+from engine.ledger.sqlite_file import Row
 from engine.plans import Block, Plan
 from engine.progress import Progress, progress_reporter
 from engine.records import (

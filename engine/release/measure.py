@@ -39,6 +39,7 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import is_on_curve
 from engine.progress import Progress, defer_interrupts
 from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
+from engine.release.add_noise import check_blocks, draw
 from engine.release.ingest import (
     Intake,
     Measurable,
@@ -54,7 +55,6 @@ from engine.release.ingest import (
 )
 from engine.release.measurement import Archive, Drawn, Measurement, estimate, write_archive
 from engine.release.noise import Entropy, fresh_seed
-from engine.release.noisy_answers import check_blocks, draw
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.residuals import Space
 from engine.residuals.marginals import IdentityStrategy

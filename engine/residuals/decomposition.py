@@ -54,10 +54,15 @@ from engine.residuals.basis import (
     digest,
     residual_rows,
 )
-from engine.residuals.intervals import IntervalGram, IntervalMatrix, gram_product, total_square
-from engine.residuals.levels import LevelGram, LevelMatrix
+from engine.residuals.interval_solver import (
+    IntervalGram,
+    IntervalMatrix,
+    gram_product,
+    total_square,
+)
+from engine.residuals.level_solver import LevelGram, LevelMatrix
 from engine.residuals.operators import CosineMatrix, is_wide
-from engine.residuals.windows import WindowGram
+from engine.residuals.window_solver import WindowGram
 from engine.workload import Circular, Group, Part, Schema, Width, Workload, joint_part, subsets
 from engine.workload.families import Affine, Intervals
 

@@ -1,6 +1,6 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
-`engine.residuals.intervals` computes the strategy of interval queries (prefixes, suffixes, ranges).
+`engine.residuals.interval_solver` computes the strategy of interval queries (prefixes, suffixes, ranges).
 Marginals have a closed form.  With the uniform center, the Gram of a marginal on a residual space
 is a multiple of the identity in residual coordinates, and every cell has the same cost.  So the
 optimal strategy consists of orthogonal rows of equal norm that span the space.  They are stored as
@@ -22,7 +22,7 @@ import numpy as np
 
 from engine._arrays import Array, Index
 from engine.residuals.dual_solver import Options, Solution
-from engine.residuals.intervals import (
+from engine.residuals.interval_solver import (
     DualSolution,
     IntervalGram,
     IntervalMatrix,

@@ -11,9 +11,9 @@ from engine._arrays import Array
 from engine.residuals.basis import Lift
 from engine.residuals.decomposition import Factor
 from engine.residuals.dual_solver import SYMMETRY_FROM, count_symmetries
-from engine.residuals.intervals import IntervalGram
-from engine.residuals.levels import LevelGram
-from engine.residuals.windows import WindowGram, window_bytes, window_evaluation_seconds
+from engine.residuals.interval_solver import IntervalGram
+from engine.residuals.level_solver import LevelGram
+from engine.residuals.window_solver import WindowGram, window_bytes, window_evaluation_seconds
 
 # assumed floating-point operations per second on one core, for matrix products and for eigenvalue
 # problems

@@ -23,8 +23,8 @@ from engine.residuals.dual_solver import (
     Solution,
     Watch,
 )
-from engine.residuals.intervals import IntervalSpace
-from engine.residuals.intervals import solve as solve_intervals
+from engine.residuals.interval_solver import IntervalSpace
+from engine.residuals.interval_solver import solve as solve_intervals
 from engine.residuals.search_costs import DENSE_PRODUCT_FLOPS, eigen_seconds
 
 # part of every cache key; raise the number if a code change may change the weights of a search

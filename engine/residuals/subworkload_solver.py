@@ -35,9 +35,9 @@ from engine.residuals.decomposition import (
     merged_factors,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
-from engine.residuals.intervals import IntervalGram
+from engine.residuals.interval_solver import IntervalGram
+from engine.residuals.level_solver import LevelGram
 from engine.residuals.level_strategy import level_solution, level_weights
-from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import interval_solution
 from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
@@ -53,8 +53,8 @@ from engine.residuals.search_costs import (
     matrix_free_cost,
 )
 from engine.residuals.strategy_search import Search
+from engine.residuals.window_solver import WindowGram
 from engine.residuals.window_strategy import window_solution
-from engine.residuals.windows import WindowGram
 
 # A plan records the status of its searches.  If an alternating search optimises one axis at a time,
 # because factors are on several axes, its status begins with this prefix.

@@ -1,6 +1,6 @@
 """Optimal strategies of windows on a residual space, as `Strategy`; matrices are formed when read.
 
-`engine.residuals.windows` computes dual weights, costs and variances without a matrix of shape
+`engine.residuals.window_solver` computes dual weights, costs and variances without a matrix of shape
 (cells, cells).  Such matrices are needed only to draw noise and to estimate queries.  They are then
 computed from the dual weights by `engine.residuals.dual_solver`.
 """
@@ -19,7 +19,7 @@ from engine.residuals.decomposition import Factor, wide_window_gram
 from engine.residuals.dual_solver import DualProblem, Options, Solution
 from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.strategy import Strategy
-from engine.residuals.windows import (
+from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
     WindowSpace,

@@ -19,7 +19,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records.marginals import _Tally
 from engine.release import Measurement
-from engine.release import noisy_answers as grid
+from engine.release import add_noise as grid
 from engine.workload import Attribute, Schema, Workload
 
 CONFIDENCE = 0.999

@@ -37,7 +37,7 @@ def look_at(per_cell, common=COMMON):
     """Return the first measurement (the look) without noise, for ``per_cell`` records per cell."""
     table = np.full((4, 3, 2), per_cell)
     counts = count_marginals_of(table)
-    measuring = sys.modules["engine.release.noisy_answers"]
+    measuring = sys.modules["engine.release.add_noise"]
     real = measuring.discrete_gaussian
     try:
         measuring.discrete_gaussian = lambda *, variance, size: np.zeros(size, dtype=np.int64)

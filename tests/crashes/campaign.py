@@ -20,7 +20,7 @@ from tests.waiting import CEILING
 
 FORK = multiprocessing.get_context("fork")
 STEPS = (
-    ("engine.release.noisy_answers", "discrete_gaussian"),
+    ("engine.release.add_noise", "discrete_gaussian"),
     ("engine.release.measure", "estimate"),
 )
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine.errors import BudgetError, BudgetExceeded, LedgerError
 from engine.ledger import Ledger, release_key, verify_ledger
 from engine.ledger.balance import TotalDefinition, balance, exact
-from engine.ledger.hash_chain import Row
 from engine.ledger.ledger import total_history
+from engine.ledger.sqlite_file import Row
 from engine.privacy import Budget
 from tests.ledger.helpers import spend
 

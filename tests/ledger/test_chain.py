@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
-import engine.ledger.hash_chain
 import engine.ledger.ledger
+import engine.ledger.sqlite_file
 from engine.errors import BudgetExceeded, LedgerError
 from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import balance
-from engine.ledger.hash_chain import Row
+from engine.ledger.sqlite_file import Row
 from engine.privacy import Budget
 from tests.ledger.helpers import fill, in_child, spend
 from tests.release.ledger_worker import edits, tamper
@@ -149,9 +149,9 @@ def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
 
 def test_new_rows_are_verified_in_use(ledger):
     spend(ledger)
-    with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
-        head = engine.ledger.hash_chain.read_rows(connection)[-1]
-        engine.ledger.hash_chain.append(
+    with engine.ledger.sqlite_file.transaction(ledger.path, write=True, wait=1.0) as connection:
+        head = engine.ledger.sqlite_file.read_rows(connection)[-1]
+        engine.ledger.sqlite_file.append(
             connection, head, kind="spend", dataset="adult", key="k", pcost="2.0"
         )
     with pytest.raises(LedgerError, match="more than the remaining budget"):
@@ -249,9 +249,9 @@ def test_removed_trigger_is_detected(ledger, rule):
     ],
 )
 def test_chained_row_that_violates_budget_is_refused(ledger, content, problem):
-    with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
-        engine.ledger.hash_chain.append(
-            connection, engine.ledger.hash_chain.read_rows(connection)[-1], **content
+    with engine.ledger.sqlite_file.transaction(ledger.path, write=True, wait=1.0) as connection:
+        engine.ledger.sqlite_file.append(
+            connection, engine.ledger.sqlite_file.read_rows(connection)[-1], **content
         )
     assert any(problem in text for text in verify_ledger(ledger.path))
     with pytest.raises(LedgerError, match=problem):
@@ -316,7 +316,7 @@ def test_ledger_set_back_and_continued_elsewhere_is_refused(ledger, tmp_path):
 def test_ledger_set_back_after_clock_row_is_refused(ledger, tmp_path, monkeypatch):
     spend(ledger)
     shutil.copy(ledger.path, tmp_path / "earlier")
-    monkeypatch.setattr(engine.ledger.hash_chain, "utc_now", lambda: "2001-01-01T00:00:00.000000Z")
+    monkeypatch.setattr(engine.ledger.sqlite_file, "utc_now", lambda: "2001-01-01T00:00:00.000000Z")
     spend(ledger, attempt=2)
     spend(ledger, attempt=3)
     assert [row.kind for row in ledger.rows()][3:] == ["clock", "spend", "spend"]
@@ -353,7 +353,7 @@ def test_verify_receipt_of_replaced_history_reports_problem(ledger, tmp_path):
 
 def test_clock_set_back_adds_clock_row_only(ledger, monkeypatch):
     spend(ledger)
-    monkeypatch.setattr(engine.ledger.hash_chain, "utc_now", lambda: "1999-12-31T23:59:59.000000Z")
+    monkeypatch.setattr(engine.ledger.sqlite_file, "utc_now", lambda: "1999-12-31T23:59:59.000000Z")
     assert spend(ledger, attempt=2).fresh
     assert not spend(ledger).fresh
     spend(ledger, attempt=3)

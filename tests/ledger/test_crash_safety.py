@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-import engine.ledger.hash_chain
 import engine.ledger.ledger
 import engine.ledger.result_store
+import engine.ledger.sqlite_file
 from engine.errors import ResultLost
 from engine.ledger import Ledger
 from tests.ledger.helpers import in_child, spend
@@ -32,7 +32,7 @@ def record_syncs(monkeypatch):
 
 
 def test_transaction_commit_syncs_to_disk(ledger):
-    with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
+    with engine.ledger.sqlite_file.transaction(ledger.path, write=True, wait=1.0) as connection:
         pragmas = {
             name: connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("synchronous", "journal_mode")

@@ -26,11 +26,11 @@ from engine.plans import replace_one
 from engine.plans.objectives import WeightedRows
 from engine.plans.replace_one import Distances, worst_pair
 from engine.publish.package_files import read_measurements, write_measurements
-from engine.release.noisy_answers import _on_grid
+from engine.release.add_noise import _on_grid
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import decompose
+from engine.residuals.level_solver import SEARCH_GAP, LevelGram, LevelProblem, area_tree
 from engine.residuals.level_strategy import LevelStrategy, level_solution
-from engine.residuals.levels import SEARCH_GAP, LevelGram, LevelProblem, area_tree
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
 from tests.mechanisms.wide import OPTIONS, plan_of
@@ -160,8 +160,8 @@ def test_level_search_above_its_gap_is_not_called_optimal(weights, options, reas
 @pytest.mark.usefixtures("wide_from_ten")
 def test_plan_states_that_a_limit_ended_a_level_search(monkeypatch):
     result = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform")
-    monkeypatch.setattr("engine.residuals.levels.SEARCH_GAP", 0.0)
-    monkeypatch.setattr("engine.residuals.levels.planning_time", lambda: math.inf)
+    monkeypatch.setattr("engine.residuals.level_solver.SEARCH_GAP", 0.0)
+    monkeypatch.setattr("engine.residuals.level_solver.planning_time", lambda: math.inf)
     stopped = plan(areas_by_sex(), Budget(pcost=1.0), centers="uniform", time_limit=60.0)
     assert "time limit" in stopped.certificate.statement
     assert "time limit" not in result.certificate.statement
@@ -328,7 +328,7 @@ def test_estimates_of_areas_without_noise_are_exact(case, monkeypatch):
     records = pd.DataFrame(columns)
     result = plan_of(workload, case)
     monkeypatch.setattr(
-        "engine.release.noisy_answers.discrete_gaussian",
+        "engine.release.add_noise.discrete_gaussian",
         lambda *, variance, size, **_: np.zeros(size, np.int64),
     )
     release = measure(result, records, rehearsal=True)

@@ -19,8 +19,8 @@ from engine.plans.replace_one import worst_pair
 from engine.publish import package_files
 from engine.publish.package_files import read_measurements, write_measurements
 from engine.release import measurement
+from engine.release.add_noise import _on_grid
 from engine.release.measurement import apply_group, estimate, strategy_answers
-from engine.release.noisy_answers import _on_grid
 from engine.residuals import (
     DualProblem,
     Factor,
@@ -33,7 +33,7 @@ from engine.residuals import (
 )
 from engine.residuals.basis import tables
 from engine.residuals.decomposition import decompose
-from engine.residuals.intervals import IntervalGram, root_trace_bound
+from engine.residuals.interval_solver import IntervalGram, root_trace_bound
 from engine.residuals.marginals import (
     IdentityStrategy,
     MarginalStrategy,

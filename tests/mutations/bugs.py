@@ -88,7 +88,7 @@ BUGS = (
     ),
     Bug(
         name="floating-point noise in a release",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old=(
             "            noise = discrete_gaussian(variance=block.grid_noise**2,"
             " size=block.measurements, **bits)\n"
@@ -101,28 +101,28 @@ BUGS = (
     ),
     Bug(
         name="release noise scale off by 1%",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old="variance=block.grid_noise**2",
         new="variance=(99 * block.grid_noise // 100) ** 2",
         tests=("tests/release/test_draw.py::test_draw_uses_noise_scale_of_each_block",),
     ),
     Bug(
         name="Laplace block released with Gaussian noise",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old='if block.law == "laplace":',
         new='if block.law == "none":',
         tests=("tests/release/test_draw.py::test_draw_uses_noise_scale_of_each_block",),
     ),
     Bug(
         name="one block released without noise",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old="answers += noise\n",
         new="answers += noise if i else 0\n",
         tests=("tests/release/test_draw.py::test_draw_noise_never_repeats",),
     ),
     Bug(
         name="blocks of equal shape share noise",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old=(
             "            noise = discrete_gaussian(variance=block.grid_noise**2,"
             " size=block.measurements, **bits)\n"
@@ -136,7 +136,7 @@ BUGS = (
     ),
     Bug(
         name="rehearsal noise reused by a release",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old=(
             "            noise = discrete_gaussian(variance=block.grid_noise**2,"
             " size=block.measurements, **bits)\n"
@@ -150,7 +150,7 @@ BUGS = (
     ),
     Bug(
         name="block of equal shape receives the first table",
-        file="engine/release/noisy_answers.py",
+        file="engine/release/add_noise.py",
         old="table = (tables if are_small else _tables(counts, part, [names]))[names]",
         new="table = next(t for t in tables.values() if t.shape == tables[names].shape)",
         tests=("tests/release/test_draw.py::test_draw_without_noise_returns_strategy_answers",),
@@ -249,17 +249,17 @@ BUGS = (
     ),
     Bug(
         name="links between blocks of a network dropped",
-        file="engine/residuals/windows.py",
+        file="engine/residuals/window_solver.py",
         old="for k in edges.between[p]:",
         new="for k in edges.between[p][:1]:",
-        tests=("tests/residuals/test_windows.py::test_evaluation_equals_dense_formulas",),
+        tests=("tests/residuals/test_window_solver.py::test_evaluation_equals_dense_formulas",),
     ),
     Bug(
         name="privacy cost of wide strategies halved",
         file="engine/residuals/marginals.py",
         old="return np.asarray(norms / norms.max())",
         new="return np.asarray(norms / norms.max() / 2.0)",
-        tests=("tests/residuals/test_windows.py::test_noise_has_the_predicted_covariance",),
+        tests=("tests/residuals/test_window_solver.py::test_noise_has_the_predicted_covariance",),
     ),
     Bug(
         name="signed column sums used as sensitivity",
@@ -649,14 +649,14 @@ BUGS = (
     ),
     Bug(
         name="costs missing from the hash chain",
-        file="engine/ledger/hash_chain.py",
+        file="engine/ledger/sqlite_file.py",
         old='for name, value in vars(self).items() if name != "hash"}',
         new='for name, value in vars(self).items() if name not in ("hash", "pcost")}',
         tests=("tests/ledger/test_chain.py::test_ledger_edit_is_detected_on_open_and_use",),
     ),
     Bug(
         name="truncated ledger not detected",
-        file="engine/ledger/hash_chain.py",
+        file="engine/ledger/sqlite_file.py",
         old="    elif counter != (n_rows,):\n",
         new="    elif counter == (n_rows, 0):\n",
         tests=("tests/ledger/test_chain.py::test_ledger_edit_is_detected_on_open_and_use",),
@@ -692,7 +692,7 @@ BUGS = (
     ),
     Bug(
         name="ledger commit without fsync",
-        file="engine/ledger/hash_chain.py",
+        file="engine/ledger/sqlite_file.py",
         old='"synchronous=EXTRA"',
         new='"synchronous=OFF"',
         tests=("tests/ledger/test_crash_safety.py::test_transaction_commit_syncs_to_disk",),

@@ -20,10 +20,10 @@ from engine.mechanisms import plan
 from engine.plans import Block, Plan
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
+from engine.release import add_noise as grid
 from engine.release import measure
-from engine.release import noisy_answers as grid
+from engine.release.add_noise import draw
 from engine.release.measurement import estimate, write_archive
-from engine.release.noisy_answers import draw
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape

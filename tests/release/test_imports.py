@@ -48,7 +48,7 @@ PICKLES = {
 }
 # Maps a module that handles private values to the watched names that it may import.
 ALLOWED = {
-    "ledger/hash_chain.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
+    "ledger/sqlite_file.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
     "ledger/signing.py": {"secrets"},  # a new key, from the operating system
     # random part of the name of a temporary file
     "_atomic_io.py": {"secrets"},

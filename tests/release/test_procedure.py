@@ -18,9 +18,9 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
+from engine.release.add_noise import _on_grid
 from engine.release.ingest import check_records, declare_public, fingerprint
 from engine.release.measure import load_measurement
-from engine.release.noisy_answers import _on_grid
 from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]

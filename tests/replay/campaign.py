@@ -34,7 +34,7 @@ from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
-from engine.release.noisy_answers import draw
+from engine.release.add_noise import draw
 from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.families import Random
 
@@ -79,8 +79,8 @@ def no_noise() -> Iterator[None]:
     """Replace the noise of releases by zeros inside the ``with`` block."""
     zeros = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
     names = (
-        "engine.release.noisy_answers.discrete_gaussian",
-        "engine.release.noisy_answers.discrete_laplace",
+        "engine.release.add_noise.discrete_gaussian",
+        "engine.release.add_noise.discrete_laplace",
     )
     with mock.patch(names[0], **zeros), mock.patch(names[1], **zeros):
         yield

@@ -60,7 +60,7 @@ from engine.residuals.decomposition import (
     wide_window_gram,
 )
 from engine.residuals.dual_solver import DualProblem, Options
-from engine.residuals.intervals import (
+from engine.residuals.interval_solver import (
     IntervalGram,
     IntervalSolution,
     IntervalSpace,
@@ -68,20 +68,20 @@ from engine.residuals.intervals import (
     solve,
     total_square,
 )
+from engine.residuals.level_solver import LevelGram
 from engine.residuals.level_strategy import level_solution
-from engine.residuals.levels import LevelGram
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
 from engine.residuals.search_costs import dense_bytes, step_seconds
-from engine.residuals.windows import (
+from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
     WindowSpace,
     window_bytes,
     window_evaluation_seconds,
 )
-from engine.residuals.windows import evaluate as evaluate_windows
-from engine.residuals.windows import solve as solve_windows
+from engine.residuals.window_solver import evaluate as evaluate_windows
+from engine.residuals.window_solver import solve as solve_windows
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 

@@ -83,7 +83,7 @@ from engine.residuals.tuning.complements import (
     split_of,
     tuned_complements,
 )
-from engine.residuals.windows import window_evaluation_seconds
+from engine.residuals.window_solver import window_evaluation_seconds
 from engine.workload import Workload
 
 

@@ -1,11 +1,11 @@
 """Optimal strategies for all windows of one width on a wide attribute, by block elimination.
 
 A window is an interval of exactly w consecutive cells of the n cells of a line.  As in
-`engine.residuals.intervals`, a query q is stored as its differences z_k = q_k - q_(k+1): there are
+`engine.residuals.interval_solver`, a query q is stored as its differences z_k = q_k - q_(k+1): there are
 m = n - 1 of them on a residual space, and m = n on the whole attribute, where q_(n+1) = 0.  A window
 has at most two differences that are not 0: +1 at its last cell and -1 at the cell before its first
 one.  So the Gram G of all windows is the Laplacian of a graph with one link from k to k + w per
-window.  With dual weights mu and K = C diag(mu) C^T as in `engine.residuals.intervals`, K^-1 is the
+window.  With dual weights mu and K = C diag(mu) C^T as in `engine.residuals.interval_solver`, K^-1 is the
 Laplacian of a path of resistors with the conductances 1/mu_i, minus a term of rank one.
 
 The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
@@ -27,7 +27,7 @@ w nodes.  If n/w is small, nodes with equal remainders of the division by w are 
 so that a block has about 2 n/w nodes.  An evaluation takes O(m b^2) operations per quadrature node
 for blocks of b nodes.
 
-The network and the elimination are our work; the quadrature is that of `engine.residuals.intervals`.
+The network and the elimination are our work; the quadrature is that of `engine.residuals.interval_solver`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from functools import cached_property
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine.residuals.intervals import (
+from engine.residuals.interval_solver import (
     QUADRATURE_LOG_PRECISION,
     DualSolution,
     inverse_root_quadrature,
@@ -624,7 +624,7 @@ def solve(
 ) -> WindowSolution:
     """Search for dual weights until they prove the relative RMSE gap, or a limit is reached.
 
-    Parameters and result are those of `engine.residuals.intervals.solve`.
+    Parameters and result are those of `engine.residuals.interval_solver.solve`.
     """
     is_rough = gap < ROUGH_GAP
 

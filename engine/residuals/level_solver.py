@@ -22,7 +22,7 @@ A record in cell i has the privacy cost
 
 The precisions minimise the weighted sum of the v_a at max c_i = 1, by a quasi-Newton method on
 log p with a smooth maximum.  The weights mu that the smooth maximum gives to the cells prove a
-lower bound for all strategies, as in `engine.residuals.intervals`: f(mu)^2 with f(mu) = tr (G
+lower bound for all strategies, as in `engine.residuals.interval_solver`: f(mu)^2 with f(mu) = tr (G
 K)^(1/2), where G is the Gram of the queries in terms of z and K = sum of mu_i (e_i - pi)(e_i -
 pi)^T.  By the quadrature of the inverse square root, f = sum_j w_j tr G (K^-1 + s_j G)^-1.  Each of
 these inverses is the covariance of z if area a of weight g_a is measured with precision s_j g_a and
@@ -50,7 +50,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array, Index
 from engine._clock import planning_time
-from engine.residuals.intervals import inverse_root_quadrature
+from engine.residuals.interval_solver import inverse_root_quadrature
 from engine.residuals.operators import CosineMatrix, Operator
 from engine.workload import AreaWeights
 

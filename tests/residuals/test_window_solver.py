@@ -7,7 +7,7 @@ from engine import Attribute, Budget, Schema, Width, Workload, plan
 from engine.mechanisms import forecast, load_plan
 from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
 from engine.residuals.basis import FullDomain, basis
-from engine.residuals.windows import (
+from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
     WindowSpace,

@@ -7,7 +7,7 @@ from engine._clock import planning_time
 from engine.errors import LimitExceeded
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import DeferredFactor
-from engine.residuals.intervals import (
+from engine.residuals.interval_solver import (
     MAX_STRATEGY_CELLS,
     IntervalGram,
     IntervalSpace,
@@ -269,7 +269,7 @@ def test_search_stops_at_limits():
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("cells", [2, 3, 40])
 def test_variances_equal_dense_covariance(cells, mix, with_total, monkeypatch):
-    monkeypatch.setattr("engine.residuals.intervals.BLOCK_ROWS", 16)
+    monkeypatch.setattr("engine.residuals.interval_solver.BLOCK_ROWS", 16)
     space = space_of(cells, mix, with_total, seed=8)
     solution = evaluate(space, random_weights(cells))
     covariance = solution.covariance()

@@ -1,4 +1,4 @@
-"""Hash-chained rows of the ledger in one SQLite file, and its transactions.
+"""The ledger as one SQLite file: transactions, locks and hash-chained rows.
 
 This module stores rows; `ledger` and `balance` define their meaning.
 
