@@ -104,14 +104,15 @@ def likelihood_mean(candidates: list[Array], estimate: ResidualEstimate) -> Arra
     >>> likelihood_mean([np.full((2, 2), 2.0), np.diag([4.0, 4.0])], estimate).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """
-    # Half the squared distance of a candidate from the estimate, in units of the noise variance, is
-    # the negative logarithm of its likelihood, up to a constant.
-    half_distances = np.array(
+    # `noise_excess` is the squared distance of a candidate from the estimate, in units of the noise
+    # variance, minus a constant.  Half of it is the negative logarithm of the likelihood, up to a
+    # constant.
+    negative_logs = np.array(
         [
             0.5 * estimate.noise_excess(estimate.projection.of(table) - estimate.cells)[0]
             for table in candidates
         ]
     )
-    weights = np.exp(half_distances.min() - half_distances)
+    weights = np.exp(negative_logs.min() - negative_logs)
     weights /= weights.sum()
     return np.asarray(sum(w * table for w, table in zip(weights, candidates, strict=True)))

@@ -165,7 +165,7 @@ class _Objective:
     ----------
     gaps : counts of the records minus published counts, for the concatenated cells of all tables.
     weights : weights of the squares of ``gaps``, in the same order.
-    places : position of every table in the concatenated cells.
+    ranges : position of every table in the concatenated cells.
     """
 
     def __init__(
@@ -175,17 +175,17 @@ class _Objective:
         records: Index,
         impossible: Mapping[Axes, npt.NDArray[np.bool_]],
     ) -> None:
-        self.sizes, self.places, at = sizes, [], 0
+        self.sizes, self.ranges, start = sizes, [], 0
         self.gaps = np.empty(sum(t.size for t in tables.values()))
         self.weights = np.empty_like(self.gaps)
         for axes, table in tables.items():
-            cells = slice(at, at + table.size)
-            self.places.append(_CellRange(axes=axes, shape=table.shape, cells=cells))
+            cells = slice(start, start + table.size)
+            self.ranges.append(_CellRange(axes=axes, shape=table.shape, cells=cells))
             self.gaps[cells] = table_of(records, axes, sizes).ravel() - table.ravel()
             self.weights[cells] = 1.0 / np.sqrt(table.ravel() + 1.0)
             if axes in impossible:
                 self.weights[cells][impossible[axes].ravel()] = IMPOSSIBLE_WEIGHT
-            at = cells.stop
+            start = cells.stop
 
     @property
     def value(self) -> float:
@@ -207,11 +207,12 @@ class _ColumnTable:
         Rows are the cells of the table on ``others``, columns the codes of the column.
     """
 
-    def __init__(self, objective: _Objective, place: _CellRange, column: int) -> None:
-        self._objective, self._place, self._axis = objective, place, place.axes.index(column)
-        self.others = tuple(a for a in place.axes if a != column)
+    def __init__(self, objective: _Objective, cell_range: _CellRange, column: int) -> None:
+        self._objective, self._range = objective, cell_range
+        self._axis = cell_range.axes.index(column)
+        self.others = tuple(a for a in cell_range.axes if a != column)
         self.gaps, self.weights = (
-            np.moveaxis(values[place.cells].reshape(place.shape), self._axis, -1).reshape(
+            np.moveaxis(values[cell_range.cells].reshape(cell_range.shape), self._axis, -1).reshape(
                 -1, objective.sizes[column]
             )
             for values in (objective.gaps, objective.weights)
@@ -226,9 +227,9 @@ class _ColumnTable:
 
     def store(self) -> None:
         """Write the gaps to the objective."""
-        shape = [n for k, n in enumerate(self._place.shape) if k != self._axis]
+        shape = [n for k, n in enumerate(self._range.shape) if k != self._axis]
         gaps = np.moveaxis(self.gaps.reshape(*shape, -1), -1, self._axis)
-        self._objective.gaps[self._place.cells] = gaps.ravel()
+        self._objective.gaps[self._range.cells] = gaps.ravel()
 
 
 def _update_column(
@@ -236,7 +237,9 @@ def _update_column(
 ) -> None:
     """Change values in one column of the records, in place, to decrease the objective."""
     tables = [
-        _ColumnTable(objective, place, column) for place in objective.places if column in place.axes
+        _ColumnTable(objective, cell_range, column)
+        for cell_range in objective.ranges
+        if column in cell_range.axes
     ]
     order = generator.permutation(len(records))
     for start in range(0, len(order), BATCH_RECORDS):

@@ -342,10 +342,10 @@ def write_level_sums(
         file_writer(partial, "parquet", LEVEL_SCHEMA, {"plan_hash": plan.hash}) as writer,
     ):
         for number, group in enumerate(plan.workload.groups):
-            for level, sums in level_groups(plan.schema, group).items():
-                for start in range(0, sums.count, ANSWERS_PER_ROW_GROUP):
+            for level, level_group in level_groups(plan.schema, group).items():
+                for start in range(0, level_group.count, ANSWERS_PER_ROW_GROUP):
                     rows = uncertainty.sums(
-                        sums, start, start + ANSWERS_PER_ROW_GROUP, confidence, rule
+                        level_group, start, start + ANSWERS_PER_ROW_GROUP, confidence, rule
                     ).assign(group=number, level=level)
                     writer.write(pa.Table.from_pandas(rows, LEVEL_SCHEMA, preserve_index=False))
     return Path(path)

@@ -62,7 +62,7 @@ class ColumnFit:
     Attributes
     ----------
     column : name of the column.
-    there : whether the records have the column.
+    is_present : whether the records have the column.
     in_domain : number of rows with a value in the domain of the attribute.
     missing : number of rows without a value in this column.
     unknown : number of rows with a value outside the domain.
@@ -74,7 +74,7 @@ class ColumnFit:
     """
 
     column: str
-    there: bool = True
+    is_present: bool = True
     in_domain: int = 0
     missing: int = 0
     unknown: int = 0
@@ -119,7 +119,7 @@ def records_fit(
     fits = {
         name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)
     }
-    return tuple(fits.get(name) or ColumnFit(column=name, there=False) for name in schema)
+    return tuple(fits.get(name) or ColumnFit(column=name, is_present=False) for name in schema)
 
 
 def _without_collecting_cells(attribute: Attribute) -> Attribute:

@@ -449,25 +449,23 @@ class _Summary:
         kinds = set(self.kinds)
         if not kinds:
             raise SchemaError("it has no value")
-        if kinds <= {"date", "missing"} and "date" in kinds:
+        if "date" in kinds and kinds <= {"date", "missing"}:
             return self._dates(name)
-        if kinds <= {"number", "missing", "grouped"} and "grouped" in kinds:
+        if "grouped" in kinds and kinds <= {"number", "missing", "grouped"}:
             raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("grouped")))
         # The point in a text such as 1.234 may separate thousands.  It is a decimal point if the
         # column has a text such as 0.5, whose point cannot separate thousands.
-        if (
-            "points" in self.examples
-            and not self.has_decimal_points
-            and kinds <= {"number", "missing"}
-        ):
+        only_numbers_or_missing = kinds <= {"number", "missing"}
+        if "points" in self.examples and not self.has_decimal_points and only_numbers_or_missing:
             raise SchemaError(POINTS_REASON.format(self._quoted_examples("points")))
         if (
-            "number" in kinds <= {"number", "missing"}
+            "number" in kinds
+            and only_numbers_or_missing
             and self.only_usual_missing
             and not self.has_leading_zeros
         ):
             return self._numeric(name)
-        if "missing" in kinds and kinds <= {"number", "missing"}:
+        if "missing" in kinds and only_numbers_or_missing:
             raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
         return self._categorical(name, list(self.labels))
 

@@ -42,7 +42,7 @@ def test_records_fit_of_database_and_file_are_equal(remote: Any, kind: str) -> N
         )
         assert one.in_domain + one.missing + one.unknown == 13
         assert one.refused == counts.rows_refused
-        numbers = ("column", "there", "in_domain", "missing", "unknown", "refused")
+        numbers = ("column", "is_present", "in_domain", "missing", "unknown", "refused")
         assert [getattr(one, name) for name in numbers] == [
             getattr(other, name) for name in numbers
         ]
@@ -61,7 +61,7 @@ def test_records_fit_reports_frequent_values_and_absent_columns(in_database: boo
     assert list(fit.values.items())[:2] == [("m", 4), ("female", 2)]
     assert len(fit.values) == MAX_SHOWN_VALUES
     assert all(len(value) <= MAX_SHOWN_CHARACTERS for value in fit.values)
-    assert absent == ColumnFit(column="age", there=False)
+    assert absent == ColumnFit(column="age", is_present=False)
     assert "female" not in repr(fit)
 
 

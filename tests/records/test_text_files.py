@@ -169,7 +169,7 @@ def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
     path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
     with pytest.raises(DataError, match="numeric column 'people'"):
         count_marginals(path, SCHEMA, SETS)
-    assert all(column.there for column in records_fit(SCHEMA, path))
+    assert all(column.is_present for column in records_fit(SCHEMA, path))
     path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
     with pytest.raises(DataError, match="numeric column 'n'"):
         count_marginals(path, SCHEMA, SETS, on_refused="drop")

@@ -465,7 +465,7 @@ def finish(
 
 def _fit(fit: ColumnFit) -> dict[str, Any]:
     """Return how one column of the records fits the schema, as a row of a table on screen."""
-    if not fit.there:
+    if not fit.is_present:
         return {"Column": fit.column, "Frequent unlisted values": "the file has no such column"}
     return {
         "Column": fit.column,
