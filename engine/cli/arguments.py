@@ -492,12 +492,12 @@ def release_of(args: argparse.Namespace) -> Measurement:
     ledger = Ledger(args.ledger)
     key = args.key
     if key is None:
-        keys = [receipt.key for receipt in releases(ledger, args.dataset or "")]
         if args.dataset is None:
             raise LedgerError(
                 "--ledger does not select one release. Give the --key of a release, or the"
                 " --dataset that has one release."
             )
+        keys = [receipt.key for receipt in releases(ledger, args.dataset)]
         if len(keys) != 1:
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
             raise LedgerError(

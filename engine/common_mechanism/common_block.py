@@ -305,35 +305,40 @@ def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
     # A look has row weights if `_common_of_products` computed it.  Its rows then are coordinates in
     # which the precisions of two plans' blocks are diagonal, usually also the precision of
     # ``block``.
-    pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
-    relative_rows = [_residual_rows(t) @ s.pinv for s, t in pairs]
+    strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
+    relative_rows = [_residual_rows(t) @ s.pinv for s, t in strategy_pairs]
     grams = [m.T @ m for m in relative_rows]
-    if all(_is_in_row_space(t, s) for s, t in pairs) and all(map(_is_diagonal, grams)):
+    if all(_is_in_row_space(t, s) for s, t in strategy_pairs) and all(map(_is_diagonal, grams)):
         return _DiagonalForm(
             basis=look,
             coordinates=tuple(
-                Coordinates(axes=a, rows=_residual_rows(s), right_inverse=s.pinv)
-                for a, s in look.factors
+                Coordinates(axes=axes, rows=_residual_rows(strategy), right_inverse=strategy.pinv)
+                for axes, strategy in look.factors
             ),
             P=None,
             look_precision=(look.weights / look.noise) ** 2,
-            plan_precision=_outer_product([np.diag(g) for g in grams]),
+            plan_precision=_outer_product([np.diag(gram) for gram in grams]),
         )
-    extended = [
-        _extended_coordinates(a, s, t)
-        for (a, s), (_, t) in zip(look.factors, block.factors, strict=True)
-    ]
-    if not all(_is_diagonal(gram) for *_, gram in extended):
-        return None
+    # Otherwise, extend the rows of the look to coordinates of everything that the block measures.
+    coordinates: list[Coordinates] = []
+    P: list[Array] = []
+    squared_lengths: list[Array] = []
+    for (axes, look_strategy), (_, strategy) in zip(look.factors, block.factors, strict=True):
+        factor_coordinates, factor_P, gram = _extended_coordinates(axes, look_strategy, strategy)
+        if not _is_diagonal(gram):
+            return None
+        coordinates.append(factor_coordinates)
+        P.append(factor_P)
+        squared_lengths.append(np.diag(gram))
     # The look measures only the first coordinates of every Kronecker factor, so its precision is 0
     # in all other coordinates.
-    weights = look.weights * np.sqrt(_outer_product([np.diag(g) for *_, g in extended]))
-    look_precision = np.zeros([len(c.rows) for c, *_ in extended])
+    weights = look.weights * np.sqrt(_outer_product(squared_lengths))
+    look_precision = np.zeros([len(c.rows) for c in coordinates])
     look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
     return _DiagonalForm(
         basis=block,
-        coordinates=tuple(c for c, *_ in extended),
-        P=[P for _, P, _ in extended],
+        coordinates=tuple(coordinates),
+        P=P,
         look_precision=look_precision,
         plan_precision=np.ones(look_precision.shape),
     )

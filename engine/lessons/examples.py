@@ -737,8 +737,8 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     for space in subsets(schema.names):
         rows = table_rows(schema, space)
         if split:
-            _, spread = _pieces_by_space(schema, rows)[space]
-            rows = spread.reshape(rows.shape)
+            _, projected = _pieces_by_space(schema, rows)[space]
+            rows = projected.reshape(rows.shape)
         query_rows.append(rows)
         cells = itertools.product(
             *([cell_text(schema[name], i) for i in range(schema[name].size)] for name in space)

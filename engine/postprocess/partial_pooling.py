@@ -203,7 +203,7 @@ def _precision_factor(
     ----------
     estimate : the measured residual; None if there is none, so that the factor is 1.
     value : precision times the residual that larger tables predict.
-    precision : precision of this prediction, in 1 / counts^2.
+    precision : precision of this prediction, in 1 / counts^2.  If it is 0 in a cell, the factor is 1.
     """
     if estimate is None or not np.min(precision) > 0.0:
         return 1.0

@@ -194,7 +194,7 @@ def _digits(value: Any, column: str, limit: int) -> str:
 
 
 def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words, np.ndarray]:
-    """Return the identities of integers that are stored as floats; see `identities`.
+    """Return first_word, second_word and has_person of `identities`, for integers stored as floats.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
 
 
 def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return the identities of integers and decimals; see `identities`.
+    """Return first_word, second_word and has_person of `identities`, for integers and decimals.
 
     The first word of an identity is the number itself if it fits in 64 bits, and a hash of its
     digits if not. The second word is always a hash.
@@ -264,7 +264,7 @@ def _plain_digits(values: pa.Array) -> pa.Array:
 
 
 def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return the identities of texts; see `identities`.
+    """Return first_word, second_word and has_person of `identities`, for texts.
 
     A text such as "7.0", which a program wrote from a float, has the identity of "7".
 

@@ -82,7 +82,7 @@ def worker_messages(
         try:
             while line := process.stdout.readline():
                 value, lengths = json.loads(line)
-                if value is None:
+                if value is None:  # the last message of a worker without errors
                     return
                 payloads = [process.stdout.read(length) for length in lengths]
                 if [len(payload) for payload in payloads] != lengths:

@@ -183,10 +183,10 @@ def _fit_batches(
             unknown_values = values[i]
             codes = encoder.encode_column(column, batch.clocks.get(encoder.attribute.name))
             # all codes in the domain become 0, so position i counts the rows with code -i
-            rows_by_code = np.bincount(
+            rows_by_negated_code = np.bincount(
                 -np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS)
             )
-            row_counts.update({-code: int(n) for code, n in enumerate(rows_by_code) if n})
+            row_counts.update({-i: int(n) for i, n in enumerate(rows_by_negated_code) if n})
             unknown_values.update(_count_selected(column, codes < MISSING))
             # to limit the memory, the counts of the least frequent values are deleted
             if len(unknown_values) > MAX_UNKNOWN_VALUES:
