@@ -249,11 +249,9 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     table = pd.DataFrame(
         grid, index=pd.Index(labels[0], name=group.attributes[0]), columns=labels[1]
     ).reset_index()
-    thinning_note = (
-        ""
-        if grid.size == schema.cells(group.attributes)
-        else f" At most {MAX_SIDE} cells per axis are drawn."
-    )
+    notes = ["Bright cells are counted."] if set(np.unique(grid)) <= {0.0, 1.0} else []
+    if grid.size < schema.cells(group.attributes):
+        notes.append(f"At most {MAX_SIDE} cells per axis are drawn.")
     return Picture(
         title=f"Query {query:,} of {group.count:,}: {text}",
         figure=figure,
@@ -262,7 +260,7 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
             f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query"
             f" {text}."
         ),
-        note=f"Bright cells are counted.{thinning_note}",
+        note=" ".join(notes),
     )
 
 

@@ -230,7 +230,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     """
     distribution = error_distribution(plan)
     finite = distribution.errors[np.isfinite(distribution.errors)]
-    indices = evenly_spaced(len(finite), MAX_POINTS // 10)
+    indices = evenly_spaced(len(finite), MAX_STEPS)
     shares = {
         "type": "scatter",
         "x": finite[indices],
@@ -250,10 +250,10 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     # On a logarithmic axis plotly expects log10 of the position of an annotation.
     annotation_x = math.log10(tolerance) if is_log else tolerance
     limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
-    name = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    above = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     layout = {
         "shapes": [limit | {"line": {"color": ORANGE, "dash": "dash"}}],
-        "annotations": [name | {"text": f"tolerance {format_number(tolerance)}"}],
+        "annotations": [above | {"text": f"tolerance {format_number(tolerance)}"}],
     }
     rows = [(f"{q:.0%}", distribution.quantile(q)) for q in QUANTILES]
     return Picture(
@@ -284,6 +284,7 @@ def spread_axes(log_range: tuple[float, float] | None) -> dict[str, Any]:
 
 
 MAX_POINTS = 20_000  # largest number of queries in a line chart
+MAX_STEPS = MAX_POINTS // 10  # largest number of steps of a cumulative distribution
 Positions = npt.NDArray[np.int64]
 
 

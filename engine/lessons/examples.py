@@ -1015,11 +1015,8 @@ def published_answers(
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
         return np.asarray(truth)
-    variance = (
-        Fraction(NOISE_GRID_STEPS) ** 2
-        * _max_questions_per_person(count)
-        / Fraction(budget.row_pcost)
-    )
+    squared_sensitivity = _max_questions_per_person(count)
+    variance = Fraction(NOISE_GRID_STEPS) ** 2 * squared_sensitivity / Fraction(budget.row_pcost)
     noise = discrete_gaussian(variance=variance, size=count, entropy=_seeded_bytes(seed))
     return np.asarray(truth + noise / NOISE_GRID_STEPS)
 

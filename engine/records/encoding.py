@@ -374,10 +374,7 @@ class Encoder:
             except pa.ArrowNotImplementedError:
                 return self.encode_values(values.to_pylist())
         if pa.types.is_dictionary(kind):
-            # the codes of the distinct values, followed by the code of null
-            table = np.append(self.encode_array(values.dictionary), self.dtype(self.missing))
-            positions = pc.fill_null(values.indices.cast(pa.int64()), len(table) - 1)
-            return np.asarray(table[positions.to_numpy()])
+            return self._codes_at(self.encode_array(values.dictionary), values.indices)
         # Arrow lacks some functions for string views and 16-bit floats, so they are converted
         for source_type, target_type in (
             (pa.string_view(), pa.large_string()),
@@ -388,10 +385,8 @@ class Encoder:
         if self.attribute.is_dated and (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
             return self._with_nulls(days_of(values), self._codes_of_days)
         if self.attribute.is_dated:
-            # texts are compared as bytes, so that a text that is not UTF-8 gets a code and raises
-            # no error
             if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-                values = values.cast(pa.large_binary())
+                return self._codes_of_distinct_texts(values)
             return (
                 self._codes_by_distinct_value(values)
                 if is_scalar(kind)
@@ -608,20 +603,30 @@ class Encoder:
             return OUTSIDE
         return min(max(bisect_right(edges, number) - 1, 0), size - 1)
 
-    def _codes_by_distinct_value(self, values: pa.Array) -> np.ndarray:
-        """Return the codes of a column; each distinct value is encoded once with `encode`."""
+    def _codes_at(self, codes: np.ndarray, positions: pa.Array) -> np.ndarray:
+        """Return the codes at the given positions; the code of a null position is `missing`."""
         import pyarrow.compute as pc
 
+        with_missing = np.append(codes, self.dtype(self.missing))
+        positions = pc.fill_null(positions.cast(pa.int64()), len(codes))
+        return np.asarray(with_missing[positions.to_numpy()])
+
+    def _codes_by_distinct_value(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column; each distinct value is encoded once with `encode`."""
         try:
             encoded = values.dictionary_encode()
         except pa.ArrowException:
             return self.encode_values(values.to_pylist())
-        table = np.append(
-            self.encode_values(encoded.dictionary.to_pylist()), self.dtype(self.missing)
-        )
-        return np.asarray(
-            table[pc.fill_null(encoded.indices.cast(pa.int64()), len(table) - 1).to_numpy()]
-        )
+        codes = self.encode_values(encoded.dictionary.to_pylist())
+        return self._codes_at(codes, encoded.indices)
+
+    def _codes_of_distinct_texts(self, values: pa.Array) -> np.ndarray:
+        """Return the codes of a column of texts; each distinct text is encoded once.
+
+        The texts are compared as bytes, so that a text that is not UTF-8 gets a code and raises no
+        error.
+        """
+        return self._codes_by_distinct_value(values.cast(pa.large_binary()))
 
     def _codes_of_labels(self, values: pa.Array) -> np.ndarray:
         """Return the codes of a column of texts, for an attribute with labels."""
@@ -648,7 +653,7 @@ class Encoder:
         import pyarrow.compute as pc
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
-            return self._codes_by_distinct_value(values.cast(pa.large_binary()))
+            return self._codes_of_distinct_texts(values)
         is_missing = pc.equal(pc.binary_length(values), 0)
         if self._missing_texts:
             is_missing = pc.or_(
@@ -658,7 +663,7 @@ class Encoder:
         try:
             numbers = pc.if_else(is_missing, None, values).cast(pa.float64())
         except pa.ArrowInvalid:
-            return self._codes_by_distinct_value(values.cast(pa.large_binary()))
+            return self._codes_of_distinct_texts(values)
         return self._with_nulls(numbers, self._codes_of_floats)
 
     def _with_nulls(

@@ -575,8 +575,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
     Raises
     ------
     DataError
-        The workbook has several sheets and `sheet` is None, or the sheet does not exist, has merged
-        cells or cannot be read.
+        `sheet` is None and several visible sheets have values; or the sheet does not exist, has
+        merged cells or cannot be read.
     LimitExceeded
         The sheet has more than `MOST_TEXT` characters.
     """
