@@ -443,12 +443,14 @@ class _Evaluator:
         name : name of an attribute or of a level.
         flipped : whether the constant is on the left side of the comparison.
         """
-        axis, a, level = self.named(name)
+        axis, attribute, level = self.named(name)
 
         def holds(value: Any) -> Any:
             return compare(constant, value) if flipped else compare(value, constant)
 
-        labels, subject = (a.labels, a.name) if level is None else (level.labels, level.name)
+        labels, subject = (
+            (attribute.labels, attribute.name) if level is None else (level.labels, level.name)
+        )
         if labels is not None:
             if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
                 raise self.refuse(
@@ -460,36 +462,38 @@ class _Evaluator:
                 )
             verdicts = np.array([holds(label) for label in labels])
             return self.along(axis, verdicts if level is None else verdicts[level.area_of_cell])
-        if a.is_dated:
-            return self.against_date(axis, a, _MIRRORED[compare] if flipped else compare, constant)
+        if attribute.is_dated:
+            return self.against_date(
+                axis, attribute, _MIRRORED[compare] if flipped else compare, constant
+            )
         if isinstance(constant, str):
-            raise self.refuse(f"compares the numeric attribute {a.name} with a text")
-        if a.edges is None:
-            return self.along(axis, holds(np.arange(a.size)))
-        edges = np.array(a.edges)
+            raise self.refuse(f"compares the numeric attribute {attribute.name} with a text")
+        if attribute.edges is None:
+            return self.along(axis, holds(np.arange(attribute.size)))
+        edges = np.array(attribute.edges)
         low, high = edges[:-1], edges[1:]
         # Each bin is tested at its smallest and largest values and at one value inside.
         # ``below_high`` is the largest value below the upper edge; for an edge of 0 it is subnormal.
         with np.errstate(under="ignore"):
-            below_high = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
+            below_high = np.maximum(low, high - 1) if attribute.integer else np.nextafter(high, low)
         # Only the last bin includes its upper edge.
-        largest = np.where(np.arange(a.size) == a.size - 1, high, below_high)
+        largest = np.where(np.arange(attribute.size) == attribute.size - 1, high, below_high)
         # ``middle`` is a value inside each bin: the constant if it is inside the bin, because == is
         # true for no other value.
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
-        if a.integer:
+        if attribute.integer:
             middle = np.minimum(np.floor(middle), largest)
         at_values = [np.asarray(holds(values)) for values in (low, middle, below_high, largest)]
         cut = np.flatnonzero(np.any(at_values, axis=0) & ~np.all(at_values, axis=0))
         if len(cut):
             raise self.refuse(
-                f"cuts through the bin {a.label(int(cut[0]))} of {a.name}; use the bin edges as"
-                " bounds"
+                f"cuts through the bin {attribute.label(int(cut[0]))} of {attribute.name}; use the"
+                " bin edges as bounds"
             )
         return self.along(axis, at_values[0])
 
     def against_date(
-        self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any
+        self, axis: int, attribute: Attribute, compare: Callable[[Any, Any], Any], constant: Any
     ) -> Any:
         """Return a mask of the cells of dates in which a comparison with a constant is true.
 
@@ -497,14 +501,16 @@ class _Evaluator:
         """
         if not isinstance(constant, str):
             raise self.refuse(
-                f"compares {a.name}, which has dates, with a number; write dates in quotes"
+                f"compares {attribute.name}, which has dates, with a number; write dates in quotes"
             )
         try:
-            inside, cut = compared_dates(a, _SQL_SIGN[compare], constant)
+            inside, cut = compared_dates(attribute, _SQL_SIGN[compare], constant)
         except WorkloadError as error:
-            raise self.refuse(f"compares {a.name} with {constant[:40]!r}: {error}") from None
+            raise self.refuse(
+                f"compares {attribute.name} with {constant[:40]!r}: {error}"
+            ) from None
         if len(cut):
-            raise self.refuse(f"cuts through {cut_text(a, int(cut[0]))}")
+            raise self.refuse(f"cuts through {cut_text(attribute, int(cut[0]))}")
         return self.along(axis, inside)
 
     def number(self, node: ast.expr) -> Any:
@@ -526,14 +532,15 @@ class _Evaluator:
         ):
             return np.abs(self.number(node.args[0]))
         if isinstance(node, ast.Name):
-            axis, a, level = self.named(node.id)
-            if level is not None or not a.is_coded:
-                name = a.name if level is None else level.name
+            axis, attribute, level = self.named(node.id)
+            if level is not None or not attribute.is_coded:
+                name = attribute.name if level is None else level.name
                 raise self.refuse(f"does arithmetic with {name}, whose cells are not codes")
-            return self.along(axis, np.arange(a.size, dtype=float))
-        for a in self.attributes:
-            if isinstance(node, ast.Constant) and node.value == a.name:
+            return self.along(axis, np.arange(attribute.size, dtype=float))
+        for attribute in self.attributes:
+            if isinstance(node, ast.Constant) and node.value == attribute.name:
                 raise self.refuse(
-                    f"has the attribute {a.name} in quotes; write {_display_name(a)} without them"
+                    f"has the attribute {attribute.name} in quotes; write"
+                    f" {_display_name(attribute)} without them"
                 )
         raise self.refuse("has a part that is neither an attribute nor a number")

@@ -241,74 +241,82 @@ def _constant(node: exp.Expr) -> str | int | float:
     )
 
 
-def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Return the mask of the cells of ``a`` in which a comparison with a constant is true."""
-    if a.labels is not None:
+def _cells_of_comparison(attribute: Attribute, sign: str, constant: str | int | float) -> Inside:
+    """Return the mask of the cells in which a comparison with a constant is true."""
+    if attribute.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
-                f"'{a.name}' has labels. Compare it with a label in single quotes, such as"
-                f" '{a.labels[0]}'."
+                f"'{attribute.name}' has labels. Compare it with a label in single quotes, such as"
+                f" '{attribute.labels[0]}'."
             )
         if sign not in ("=", "<>"):
             raise WorkloadError(
-                f"The labels of '{a.name}' have no order, so {sign} is undefined. Use =, <> or IN."
+                f"The labels of '{attribute.name}' have no order, so {sign} is undefined. Use =, <>"
+                " or IN."
             )
-        if constant not in a.labels:
+        if constant not in attribute.labels:
             near = (
-                near_matches(constant, a.labels)
-                or f"; the first ones are {', '.join(map(quote_public, a.labels[:6]))}"
+                near_matches(constant, attribute.labels)
+                or f"; the first ones are {', '.join(map(quote_public, attribute.labels[:6]))}"
             )
             raise WorkloadError(
-                f"'{a.name}' has no label {quote_public(constant)}{near}. Write a label with the"
-                " same case and spaces."
+                f"'{attribute.name}' has no label {quote_public(constant)}{near}. Write a label with"
+                " the same case and spaces."
             )
-        is_equal = np.array([label == constant for label in a.labels])
+        is_equal = np.array([label == constant for label in attribute.labels])
         return is_equal if sign == "=" else ~is_equal
-    if a.is_dated:
-        return _cells_of_dates(a, sign, constant)
+    if attribute.is_dated:
+        return _cells_of_dates(attribute, sign, constant)
     if isinstance(constant, str):
         raise WorkloadError(
-            f"'{a.name}' has numbers, but {quote_public(constant)} is a text. Write a number"
-            " without quotes."
+            f"'{attribute.name}' has numbers, but {quote_public(constant)} is a text. Write a"
+            " number without quotes."
         )
-    if a.edges is None:
-        compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-        return np.asarray(
-            (compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant)
-        )
-    inside, cut = _binned(a, sign, float(constant), a.integer)
+    if attribute.edges is None:
+        compare = {
+            "=": operator.eq,
+            "<>": operator.ne,
+            "<": operator.lt,
+            "<=": operator.le,
+            ">": operator.gt,
+            ">=": operator.ge,
+        }[sign]
+        return np.asarray(compare(np.arange(attribute.size), constant))
+    inside, cut = _binned(attribute, sign, float(constant), attribute.integer)
     if len(cut):
         # The error proposes ``integer=True`` if the comparison then is exact and the attribute can
         # have this option, which requires integer edges.
-        has_integer_edges = all(map(float.is_integer, a.edges))
+        has_integer_edges = all(map(float.is_integer, attribute.edges))
         exact_for_integers = (
-            not a.integer
+            not attribute.integer
             and has_integer_edges
-            and not len(_binned(a, sign, float(constant), True)[1])
+            and not len(_binned(attribute, sign, float(constant), True)[1])
         )
-        raise _cut_error(a, sign, float(constant), int(cut[0]), exact_for_integers)
+        raise _cut_error(attribute, sign, float(constant), int(cut[0]), exact_for_integers)
     return inside
 
 
-def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Inside:
+def _cells_of_dates(attribute: Attribute, sign: str, constant: str | int | float) -> Inside:
     """Return the mask of the cells of dates in which a comparison with a constant is true."""
     if not isinstance(constant, str):
         raise WorkloadError(
-            f"'{a.name}' has dates, but {constant} is a number. Write a date as DATE"
-            f" '{a.days(0)[0]}'."
+            f"'{attribute.name}' has dates, but {constant} is a number. Write a date as DATE"
+            f" '{attribute.days(0)[0]}'."
         )
-    inside, cut = compared_dates(a, sign, constant, clip=a.clip)
+    inside, cut = compared_dates(attribute, sign, constant, clip=attribute.clip)
     if len(cut):
-        i = int(cut[0])
-        clipped = " and the days outside" if a.clip and i in (0, a.date_cells - 1) else ""
+        cell = int(cut[0])
+        is_first_or_last = cell in (0, attribute.date_cells - 1)
+        clipped = " and the days outside" if attribute.clip and is_first_or_last else ""
         raise WorkloadError(
-            f"{a.name} {sign} {quote_public(constant)} cuts through {cut_text(a, i)}{clipped}."
+            f"{attribute.name} {sign} {quote_public(constant)} cuts through"
+            f" {cut_text(attribute, cell)}{clipped}."
         )
     return inside
 
 
 def _binned(
-    a: Attribute, sign: str, c: float, integer: bool
+    attribute: Attribute, sign: str, c: float, integer: bool
 ) -> tuple[Inside, npt.NDArray[np.intp]]:
     """Evaluate a comparison of a binned attribute with the number ``c``.
 
@@ -319,17 +327,17 @@ def _binned(
     inside : mask of the bins in which all values satisfy the comparison, shape (size,).
     cut : positions of the bins in which some values satisfy the comparison and others do not.
     """
-    edges = np.array(a.edges)
+    edges = np.array(attribute.edges)
     low, high = edges[:-1].copy(), edges[1:].copy()
-    if a.clip:
+    if attribute.clip:
         # The first and the last bin also count the values outside the edges.
         low[0], high[-1] = -math.inf, math.inf
     # All bins except the last exclude their upper edge. A bin of integers includes its last
     # integer, so ``high`` becomes this integer.
-    is_open = np.arange(a.size) < a.size - 1
+    is_open = np.arange(attribute.size) < attribute.size - 1
     if integer:
         high = np.where(is_open, high - 1, high)
-        is_open = np.zeros(a.size, dtype=bool)
+        is_open = np.zeros(attribute.size, dtype=bool)
     # The masks are for =, < and <=; the other three comparisons are their negations.
     if sign in ("=", "<>"):
         all_satisfy = (low == c) & (high == c)
@@ -386,8 +394,8 @@ def _cut_error(
         else ""
     )
     return WorkloadError(
-        f"{name} {sign} {shortest_text(constant)} cuts through the bin {attribute.label(cell)}{clipped} of"
-        f" '{name}'. The nearest edges are {low} and {high}: {advice}{hint}."
+        f"{name} {sign} {shortest_text(constant)} cuts through the bin"
+        f" {attribute.label(cell)}{clipped} of '{name}'. The nearest edges are {low} and {high}: {advice}{hint}."
     )
 
 
@@ -436,21 +444,21 @@ def _sum(
         inner, bound = _sum(node.this, columns, operands, depth + 1)
         return f"({inner})", bound
     if isinstance(node, exp.Column):
-        a = columns.find(node)
-        if not a.is_coded:
-            if a.labels is not None:
+        attribute = columns.find(node)
+        if not attribute.is_coded:
+            if attribute.labels is not None:
                 what = "labels"
-            elif a.edges is not None:
+            elif attribute.edges is not None:
                 what = "bins"
             else:
                 what = "dates"
             raise WorkloadError(
-                f"'{a.name}' has {what} instead of codes, so sums and comparisons with other "
-                f"attributes are not possible. Compare '{a.name}' with constants; write texts in "
-                "single quotes."
+                f"'{attribute.name}' has {what} instead of codes, so sums and comparisons with"
+                f" other attributes are not possible. Compare '{attribute.name}' with constants;"
+                " write texts in single quotes."
             )
-        operands[a.name] = a
-        return word(a.name), float(a.size)
+        operands[attribute.name] = attribute
+        return word(attribute.name), float(attribute.size)
     if isinstance(node, exp.Literal) and not node.is_string:
         value = _constant(node)
         if depth and not isinstance(value, int):
@@ -856,13 +864,21 @@ def example(schema: Schema) -> str:
     names = [_quoted_name(name) for name in schema]
     grouped = ", ".join(names[:2])
     lines = [f"SELECT {grouped}, COUNT(*) FROM records GROUP BY {grouped}"]
-    numeric = [a for a in schema.attributes if a.kind == "numeric" and a.size > 1]
+    numeric = [
+        attribute
+        for attribute in schema.attributes
+        if attribute.kind == "numeric" and attribute.size > 1
+    ]
     if numeric and len(names) > 1:
-        a = numeric[0]
-        bound = shortest_text(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
-        if a.is_dated:
-            bound = f"DATE '{a.days(a.date_cells // 2)[0]}'"
-        compared = names[schema.order[a.name]]
+        attribute = numeric[0]
+        bound = (
+            shortest_text(attribute.edges[attribute.size // 2])
+            if attribute.edges is not None
+            else str(attribute.size // 2)
+        )
+        if attribute.is_dated:
+            bound = f"DATE '{attribute.days(attribute.date_cells // 2)[0]}'"
+        compared = names[schema.order[attribute.name]]
         other = next(name for name in names if name != compared)
         lines.append(
             f"SELECT {other}, COUNT(*) FROM records WHERE {compared} >= {bound} GROUP BY {other}"
