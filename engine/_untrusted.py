@@ -234,6 +234,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
     """Raise ValueError for a member that `open_zip` refuses."""
     names = set[str]()
     for member in archive.infolist():
+        # the upper 16 bits are the Unix mode, which contains the type of the file
         name, mode = member.filename, member.external_attr >> 16
         is_allowed = is_plain_name(name.removeprefix(f"{folder}/") if folder else name)
         if plain_names and not is_allowed:

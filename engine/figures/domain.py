@@ -359,8 +359,10 @@ def _range_map(
         ),
         "hovertemplate": "%{text}<extra></extra>",
     }
+    # lines between the cells, if the cells are large enough to remain visible
     gaps = {"xgap": 1, "ygap": 1} if max(len(rows), len(columns)) <= 60 else {}
-    return heat | gaps, {"height": min(620, max(300, 140 + 14 * len(rows)))}
+    height = min(620, max(300, 140 + 14 * len(rows)))
+    return heat | gaps, {"height": height}
 
 
 SIDE = 80  # largest number of rows and of columns of a strategy heat map; 80 x 80 need 35 kB

@@ -395,7 +395,7 @@ def _metric_fit(
             table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE, multipliers
         )
         change = proposal - current
-        # The momentum restarts if its direction opposes the gradient.
+        # Momentum of FISTA, which restarts if its direction opposes the gradient.
         previous = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
         momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
         point, current = proposal + (previous - 1.0) / momentum * change, proposal

@@ -499,6 +499,7 @@ def meet_facts(
             continue
         possible = fact.possible(names) > 0.0
         records = np.stack([changed[name] for name in names], axis=1)
+        # change the records in impossible cells
         impute_records(records, [(list(range(len(names))), possible)], generator)
         # for each public table, the axes of ``counts`` to sum over and the public totals
         margins = []

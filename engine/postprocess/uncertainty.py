@@ -565,6 +565,7 @@ class Uncertainty:
             row |= {"below zero": int(negative.sum())}
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
             measured = answers["measured"].to_numpy()
+            # The total is at least 1e-9, so that the share of an empty table is 0.
             share = float(np.sum(measured * values)) / max(float(values.sum()), 1e-9)
             # The share is rounded, because the last digits of sums differ from run to run.
             row |= {"measured": round(share, 6)}
