@@ -240,7 +240,7 @@ class StrategyMatrices(ABC):
         return np.asarray(norms / norms.max())
 
     @cached_property
-    def formed(self) -> tuple[Array, Array]:
+    def formed(self) -> tuple[Array, Array | Operator]:
         """Strategy rows and the matrix that estimates residual coordinates from their answers.
 
         Shapes (rank, n) and (n - 1, rank).
@@ -251,11 +251,13 @@ class StrategyMatrices(ABC):
         squares = np.einsum("rc,rc->c", rows, rows)
         scale = min(1.0, math.sqrt(float((self.column_costs / squares).min())))
         rows *= scale
+        if isinstance(pinv, Chain):
+            return rows, replace(pinv, scale=pinv.scale / scale)
         return rows, pinv / scale
 
     @abstractmethod
-    def _computed(self) -> tuple[Array, Array]:
-        """Return new arrays with the two matrices of `formed`, before they are scaled."""
+    def _computed(self) -> tuple[Array, Array | Chain]:
+        """Return the two matrices of `formed` before they are scaled, the first as a new array."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -291,12 +293,17 @@ class DeferredMatrix(Operator):
     def transpose(self) -> DeferredMatrix:
         return replace(self, transposed=not self.transposed)
 
-    def dense(self) -> Array:
+    @property
+    def formed(self) -> Array | Operator:
+        """The matrix as an array, or as an operator with a formula for its products."""
         matrix = self.matrices.formed[1 if self.reconstruction else 0]
         return matrix.T if self.transposed else matrix
 
+    def dense(self) -> Array:
+        return np.asarray(self.formed)
+
     def _apply(self, tensor: Array) -> Array:
-        return np.asarray(tensor @ self.dense())
+        return np.asarray(tensor @ self.formed)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -111,13 +111,14 @@ class WindowGram:
     def spread(self, values: Array) -> Array:
         """Return for every cell the sum of ``values`` over the windows that contain the cell.
 
-        ``values`` has one entry per window, shape (count,).
+        The last axis of ``values`` has one entry per window, that of the result one per cell.
         """
         cell = np.arange(self.cells)
-        prefixes = np.concatenate([[0.0], np.cumsum(values)])
+        prefixes = np.zeros((*values.shape[:-1], self.count + 1))
+        np.cumsum(values, axis=-1, out=prefixes[..., 1:])
         first = np.maximum(cell - self.width + 1, 0)
         last = np.minimum(cell, self.count - 1)
-        return np.asarray(prefixes[last + 1] - prefixes[first])
+        return np.asarray(prefixes[..., last + 1] - prefixes[..., first])
 
     def total_square(self, pi: Array) -> float:
         """Return the sum of the squared answers of all windows to the table ``pi``, shape (n,)."""
@@ -187,7 +188,7 @@ class WindowSpace:
     @property
     def is_symmetric(self) -> bool:
         """Whether the measured queries are known to be invariant under reversal."""
-        return self.center is None or not self.has_center
+        return not self.has_center or np.array_equal(self.pi, self.pi[::-1])
 
     @property
     def total(self) -> float:
@@ -582,7 +583,9 @@ class WindowSolution(DualSolution):
         source[-1] = 1.0
         for batch in _batches(self.space, self.dual, source):
             covariances += batch.potentials.solution @ (batch.w / batch.s)
-        return np.asarray(np.diff(covariances, prepend=0.0) / covariances[-1])
+        center = np.diff(covariances, prepend=0.0) / covariances[-1]
+        # the search for a symmetric center is faster, and rounding errors are not symmetric
+        return np.asarray(0.5 * (center + center[::-1]))
 
 
 def evaluate(

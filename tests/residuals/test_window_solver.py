@@ -7,6 +7,7 @@ from engine import Attribute, Budget, Schema, Width, Workload, plan
 from engine.mechanisms import forecast, load_plan
 from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
 from engine.residuals.basis import FullDomain, basis
+from engine.residuals.operators import Chain
 from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
@@ -14,6 +15,7 @@ from engine.residuals.window_solver import (
     evaluate,
     solve,
 )
+from engine.residuals.window_strategy import WindowMatrices
 
 # cells and widths: blocks in the order of the nodes, and blocks of equal remainders for even and
 # odd widths; windows that sum to the total, and windows that do not
@@ -97,6 +99,9 @@ def test_center_of_total_equals_covariances(cells, width):
         covariances = root @ coefficients
         expected = covariances / (coefficients @ covariances)
         np.testing.assert_allclose(rows @ center, expected[:-1], atol=1e-8)
+        # rounding errors do not break the symmetry, which divides all later searches
+        np.testing.assert_array_equal(center, center[::-1])
+        assert WindowSpace(gram=gram, center=center).is_symmetric
 
 
 @pytest.mark.parametrize(("cells", "width"), [(60, 7), (60, 3), (90, 15), (100, 24)])
@@ -175,6 +180,36 @@ def test_noise_has_the_predicted_covariance(width, centers, monkeypatch):
     np.testing.assert_allclose(components @ pinv @ rows, measured, atol=1e-10)
 
 
+@pytest.mark.parametrize(("cells", "width"), SHAPES)
+def test_strategy_equals_dense_formulas(cells, width):
+    for name, space, rows in spaces(cells, width):
+        if space.whole:
+            continue
+        solution, N = evaluate(space, weights(space)), basis(cells)
+        matrices = WindowMatrices(solution=solution)
+        strategy_rows, pinv = matrices.formed
+        # no matrix of order n - 1 reconstructs residual coordinates from the answers
+        assert isinstance(pinv, Chain), name
+        root, _, costs = roots(rows, solution.dual)
+        components = windows(cells, width) @ N
+        # both products with the operator
+        estimates = components @ pinv
+        right = components @ (pinv @ np.eye(matrices.rank))
+        np.testing.assert_allclose(estimates, right, atol=1e-9)
+        np.testing.assert_allclose(
+            estimates @ estimates.T, root * costs.max(), atol=1e-7 * costs.max(), err_msg=name
+        )
+        np.testing.assert_allclose(estimates @ strategy_rows, rows, atol=1e-9, err_msg=name)
+        # estimated coordinates have no component that the windows do not determine
+        unmeasured = matrices.unmeasured
+        assert unmeasured.shape == (cells - 1, cells - 1 - matrices.rank)
+        np.testing.assert_allclose(
+            unmeasured.T @ unmeasured, np.eye(unmeasured.shape[1]), atol=1e-9
+        )
+        np.testing.assert_allclose(components @ unmeasured, 0.0, atol=1e-9)
+        np.testing.assert_allclose(unmeasured.T @ pinv, 0.0, atol=1e-7)
+
+
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
 def test_stored_plan_is_rebuilt_without_search(centers, monkeypatch):
     result = window_plan(12, monkeypatch=monkeypatch, centers=centers)
@@ -210,3 +245,5 @@ def test_query_outside_the_windows_is_refused(monkeypatch):
     ((_, strategy),) = result.blocks[("a",)].factors
     assert strategy.leaves_span(np.eye(120)[2:6] @ basis(120)).all()
     assert not strategy.leaves_span(windows(120, 7) @ basis(120)).any()
+    span = strategy.span
+    np.testing.assert_allclose(span @ span.T + strategy.unmeasured, np.eye(119), atol=1e-12)
