@@ -14,8 +14,9 @@ from engine.errors import LedgerError
 from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import DatasetStatus
 from engine.ledger.ledger import ConfusableName
+from engine.ledger.signing import key_fingerprint
 from engine.privacy import Budget
-from engine.publish import verify_package
+from engine.publish import package_signer, verify_package
 
 STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours delta exact"
 
@@ -60,7 +61,7 @@ def add_ledger_commands(commands: Commands) -> None:
         commands,
         "verify",
         _verify,
-        json_keys="sound problems",
+        json_keys="sound problems signer",
     )
     verify.add_argument(
         "--ledger",
@@ -93,7 +94,10 @@ def _create(args: argparse.Namespace) -> Reply:
     Ledger.create(args.ledger)
     key = Ledger(args.ledger).sign(b"")[0]
     return Reply(
-        text=f"created {args.ledger}; its signatures have the public key {key}",
+        text=(
+            f"created {args.ledger}; its signatures have the public key {key}, with the fingerprint"
+            f" {key_fingerprint(key)}"
+        ),
         data={"ledger": args.ledger, "public_key": key},
     )
 
@@ -170,16 +174,30 @@ def _verify(args: argparse.Namespace) -> Reply:
     if args.ledger is None and args.package is None:
         raise LedgerError("There is nothing to verify. Give --ledger, --package, or both.")
     problems: list[str] = []
+    signer: dict[str, str] | None = None
+    lines = ["every file, row and result is unchanged"]
     if args.package is not None:
+        signing_key = package_signer(args.package)
         public_key = args.public_key or (
             None if args.ledger is None else Ledger(args.ledger).sign(b"")[0]
         )
         problems += verify_package(args.package, public_key=public_key, ledger=args.ledger)
+        if signing_key is None:
+            lines.append("the package is not signed: nothing in it shows who published it")
+        else:
+            signer = {"public_key": signing_key, "fingerprint": key_fingerprint(signing_key)}
+            lines.append(f"signed with the public key {signing_key}")
+            lines.append(
+                f"fingerprint of this key: {signer['fingerprint']}; compare it with the one that the"
+                " publisher gives in another way"
+                if public_key is None
+                else f"fingerprint of this key, which is the required one: {signer['fingerprint']}"
+            )
     if args.ledger is not None:
         problems += verify_ledger(args.ledger, hashes=[_row_hash(text) for text in args.receipt])
     return Reply(
-        text="\n".join(problems) or "every file, row and result is unchanged",
-        data={"sound": not problems, "problems": problems},
+        text="\n".join(problems or lines),
+        data={"sound": not problems, "problems": problems, "signer": signer},
         code=1 if problems else 0,
     )
 

@@ -80,6 +80,18 @@ def sign_with(seed: bytes, content: bytes) -> tuple[str, str]:
     return key.public_key().public_bytes_raw().hex(), key.sign(content).hex()
 
 
+def key_fingerprint(public_key: str) -> str:
+    """Return the fingerprint of a public key, short enough for people to compare.
+
+    It is the first half of the SHA-256 of the key, in groups of four hexadecimal digits.
+
+    >>> key_fingerprint("00" * 32)
+    '6668 7aad f862 bd77 6c8f c18b 8e9f 8e20'
+    """
+    digest = hashlib.sha256(bytes.fromhex(public_key)).hexdigest()[:32]
+    return " ".join(digest[start : start + 4] for start in range(0, 32, 4))
+
+
 def good_signature(public_key: str, signature: str, content: bytes) -> bool:
     """Return whether ``signature`` is a valid Ed25519 signature of ``content``.
 

@@ -8,9 +8,10 @@ from engine.publish.report import (
     write_records,
 )
 from engine.publish.tables_package import write_tables, write_workbook
-from engine.publish.verify import verify_package
+from engine.publish.verify import package_signer, verify_package
 
 __all__ = [
+    "package_signer",
     "verify_package",
     "write_answers",
     "write_level_sums",

@@ -39,6 +39,7 @@ from engine._format import deltas_as_powers, format_number, markdown, pluralize,
 from engine.analysis import group_table
 from engine.analysis.certificates import claim_text
 from engine.ledger import Ledger, Receipt
+from engine.ledger.signing import key_fingerprint
 from engine.plans import Plan
 from engine.postprocess import QualityRule
 from engine.privacy import ADD_REMOVE, REPLACE_ONE
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 
 PACKAGE_FORMAT = "release/5"
+RECEIPT_FORMAT = "receipt/1"
 MAX_CSV_ANSWERS = 1_000_000
 REPORT_ANSWERS = 40  # answers per group in the report
 REPORT_GROUPS = 12  # groups with answers in the report
@@ -92,6 +94,19 @@ import sys
 from pathlib import Path
 
 
+def signer_text(folder):
+    file = folder / "signature.json"
+    if not file.is_file():
+        return "The package is not signed: nothing in it shows who published it."
+    key = json.loads(file.read_text(encoding="utf-8"))["public_key"]
+    digest = hashlib.sha256(bytes.fromhex(key)).hexdigest()[:32]
+    fingerprint = " ".join(digest[i : i + 4] for i in range(0, 32, 4))
+    return (
+        f"signature.json has the public key {key}.\\nFingerprint of this key: {fingerprint}"
+        "\\nCompare it with the fingerprint that the publisher gives outside this package."
+    )
+
+
 def check_digests(folder):
     certificate = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))
     problems = []
@@ -115,10 +130,12 @@ def main():
         problems = check_digests(folder)
         print("\\n".join(problems) or "Every file has the digest that certificate.json states.")
         print("Signature and answers were not checked. Install the Python package dp-query-workbench to check them.")
+        if not problems:
+            print(signer_text(folder))
         return 1 if problems else 2
     problems = verify_package(folder, public_key=sys.argv[1] if len(sys.argv) > 1 else None)
     success = "Every file, field, answer, standard error and interval is what the plan and the measurements give."
-    print("\\n".join(problems) or success)
+    print("\\n".join(problems) or f"{success}\\n{signer_text(folder)}")
     return 1 if problems else 0
 
 
@@ -144,8 +161,23 @@ _README_COLUMNS = {
 }
 
 
-def readme(measurement: Measurement, confidence: float, *, has_tables: bool = False) -> str:
-    """Return the text of README.md in a release package, with or without published tables."""
+def readme(
+    measurement: Measurement,
+    confidence: float,
+    *,
+    has_tables: bool = False,
+    public_key: str | None = None,
+    receipt: Receipt | None = None,
+) -> str:
+    """Return the text of README.md in a release package.
+
+    Parameters
+    ----------
+    has_tables : whether the package contains published tables.
+    public_key : hexadecimal public key of the ledger that signs the package; None if it is not
+        signed.
+    receipt : receipt of the spend, for a signed package.
+    """
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else f"Release of {markdown(measurement.dataset)}"
@@ -163,7 +195,41 @@ def readme(measurement: Measurement, confidence: float, *, has_tables: bool = Fa
     lines += ["", "## Columns of the answers", ""]
     lines += [f"- {name}: {text}" for name, text in _README_COLUMNS.items()]
     lines += ["", f"Intervals have confidence level {confidence:g}."]
+    if public_key is not None:
+        lines += ["", "## Who signed", "", *_signer_lines(public_key, receipt)]
     return "\n".join(lines) + "\n"
+
+
+def _signer_lines(public_key: str, receipt: Receipt | None) -> list[str]:
+    """Return the lines of README.md on the signature and on how to compare the fingerprint."""
+    lines = [
+        "The publisher's ledger signed `certificate.json`, which has the digests of all files.",
+        "",
+        f"- Fingerprint of the public key: `{key_fingerprint(public_key)}`",
+        f"- Public key (Ed25519): `{public_key}`",
+    ]
+    if receipt is not None:
+        lines.append(f"- Receipt: row {receipt.seq} of the ledger, with the hash `{receipt.hash}`")
+    return [
+        *lines,
+        "",
+        "Anyone can sign a package with a key of their own. Ask the publisher for the fingerprint in"
+        " another way, such as by telephone or from the publisher's website, and compare all its"
+        " characters. If they agree, check the signature with"
+        f" `python check.py {public_key}`. The fingerprint is the first half of the SHA-256 of the"
+        " public key.",
+    ]
+
+
+def receipt_json(receipt: Receipt, public_key: str) -> str:
+    """Return the receipt of a spend as JSON, with the public key of its ledger.
+
+    The text contains nothing private: the digest of the records and the note are left out.
+    """
+    names = ("dataset", "key", "plan_hash", "pcost", "seq", "hash", "utc")
+    fields = {"format": RECEIPT_FORMAT} | {name: getattr(receipt, name) for name in names}
+    fields |= {"public_key": public_key, "fingerprint": key_fingerprint(public_key)}
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_package(
@@ -219,7 +285,16 @@ def write_package(
         files[1].write_text(CHECK, encoding="utf-8")
         files.append(folder / README)
         has_tables = published is not None
-        files[-1].write_bytes(readme(measurement, confidence, has_tables=has_tables).encode())
+        is_signed = ledger is not None and not measurement.rehearsal
+        public_key = ledger.sign(b"")[0] if ledger is not None and is_signed else None
+        readme_text = readme(
+            measurement,
+            confidence,
+            has_tables=has_tables,
+            public_key=public_key,
+            receipt=receipt,
+        )
+        files[-1].write_bytes(readme_text.encode())
         measurement_files = write_measurements(measurement, folder)
         files += measurement_files
         write_answers(
@@ -240,7 +315,8 @@ def write_package(
         report_progress(0.6, "Writing the report")
         files.append(folder / "report.html")
         files[-1].write_text(
-            report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8"
+            report_html(measurement, receipt=receipt, confidence=confidence, public_key=public_key),
+            encoding="utf-8",
         )
         if published is not None:
             report_progress(0.7, "Writing the published tables")
@@ -252,7 +328,7 @@ def write_package(
         text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
         files.append(folder / CERTIFICATE)
         files[-1].write_bytes(text)
-        if ledger is not None and not measurement.rehearsal:
+        if ledger is not None and is_signed:
             public, signature = ledger.sign(text)
             files.append(folder / SIGNATURE)
             signed = {
@@ -365,9 +441,16 @@ def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
 
 
 def report_html(
-    measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95
+    measurement: Measurement,
+    *,
+    receipt: Receipt | None = None,
+    confidence: float = 0.95,
+    public_key: str | None = None,
 ) -> str:
-    """Return a readable report as one HTML page without external resources."""
+    """Return a readable report as one HTML page without external resources.
+
+    ``public_key`` is the hexadecimal key that signs the package; None if it is not signed.
+    """
     from engine.figures import answers_picture, budget_picture, spread_picture
 
     plan, fields = measurement.plan, certificate(measurement, receipt, confidence)
@@ -390,6 +473,8 @@ def report_html(
         f"<p>{html.escape(deltas_as_powers(plan.meaning))}</p>",
         _facts(fields),
     ]
+    if public_key is not None:
+        parts += ["<h2>Who signed</h2>", _signer_table(public_key, receipt)]
     claim = claim_text(plan)
     if fields["bound"] not in claim:
         claim = f"{claim} {fields['bound']}"
@@ -487,6 +572,23 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "exact": ("Public tables that are exact", lambda sets: "; ".join(map(set_name, sets))),
     "plan_hash": ("SHA-256 of the plan", str),
 }
+
+
+def _signer_table(public_key: str, receipt: Receipt | None) -> str:
+    """Return HTML with the public key of the signature, its fingerprint and the receipt."""
+    import pandas as pd
+
+    rows = [
+        ("Fingerprint of the public key", key_fingerprint(public_key)),
+        ("Public key (Ed25519)", public_key),
+    ]
+    if receipt is not None:
+        rows += [("Row in the ledger", f"{receipt.seq:,}"), ("Hash of this row", receipt.hash)]
+    advice = (
+        "<p>Compare the fingerprint with the one that the publisher gives in another way than this"
+        " package. README.md says how to check the signature.</p>"
+    )
+    return _table(pd.DataFrame(rows, columns=["Property", "Value"])) + advice
 
 
 def _facts(fields: dict[str, Any]) -> str:

@@ -331,8 +331,14 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems += _answer_problems(measurement, confidence, files, limits, "answers.csv" in digests)
     has_tables = any(name.startswith(PUBLISHED) for name in digests)
     if README in digests:
-        expected_text = readme(measurement, confidence, has_tables=has_tables).encode()
-        if files.path(README).read_bytes() != expected_text:
+        # Packages of earlier versions do not name the signer in their README.
+        texts = {
+            readme(
+                measurement, confidence, has_tables=has_tables, public_key=key, receipt=receipt
+            ).encode()
+            for key in {None, _signing_key(files, text)}
+        }
+        if files.path(README).read_bytes() not in texts:
             problems.append(f"{README} differs from what the plan and the measurements imply")
     if not problems and has_tables:
         problems += _published_problems(files, digests, measurement)
@@ -505,6 +511,37 @@ def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None
     if public_key and signature["public_key"] != public_key.strip().lower():
         return ["the package is signed by another ledger"]
     return []
+
+
+def _signing_key(files: PackageFiles, text: bytes) -> str | None:
+    """Return the public key whose signature of the certificate ``text`` is valid.
+
+    The result is None if the package has no signature or a wrong one.
+    """
+    if SIGNATURE not in files.names or _signature_problems(files, text, None):
+        return None
+    public_key: str = parse_json(files.read(SIGNATURE, MAX_SMALL))["public_key"]
+    return public_key
+
+
+def package_signer(path: str | Path) -> str | None:
+    """Return the hexadecimal public key that signed a release package.
+
+    The result is None if the package is not signed, has a wrong signature, or cannot be read.
+    Anyone can sign with a key of their own: compare the key, or its `key_fingerprint`, with the one
+    that the publisher gives in another way.  `verify_package` verifies the other files.
+    """
+    try:
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            package_files(Path(path), Path(scratch)) as files,
+        ):
+            if CERTIFICATE not in files.names:
+                return None
+            return _signing_key(files, files.read(CERTIFICATE, MAX_CERTIFICATE))
+    except Exception:
+        # parsing an untrusted file may raise any exception
+        return None
 
 
 def _answer_problems(

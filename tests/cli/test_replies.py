@@ -104,7 +104,11 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
         None,
         None,
     )
-    assert run_json(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
+    assert run_json(capsys, "verify", "--ledger", "office") == {
+        "sound": True,
+        "problems": [],
+        "signer": None,
+    }
     wrong = run_json(
         capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1
     )

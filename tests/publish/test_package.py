@@ -26,13 +26,14 @@ from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import Cancelled
 from engine.ledger import Ledger
+from engine.ledger.signing import key_fingerprint
 from engine.mechanisms import plan
 from engine.postprocess import QualityRule, publish, uncertainty
 from engine.privacy import Budget
 from engine.publish import package_files
 from engine.publish import release_package as package
 from engine.publish.release_package import write_package
-from engine.publish.verify import verify_package
+from engine.publish.verify import package_signer, verify_package
 from engine.workload import Attribute, Schema, Workload
 
 measure = sys.modules["engine.release.measure"].measure
@@ -164,6 +165,13 @@ def signed(released, signed_file, tmp_path):
     return unpacked(signed_file, tmp_path / "signed"), signed_file, released[2]
 
 
+def unsigned(released, folder: Path) -> Path:
+    """Return the folder of an unpacked package without a signature."""
+    measurement, receipt, _ = released
+    path = write_package(measurement, folder / "unsigned.zip", receipt=receipt)
+    return unpacked(path, folder / "unsigned")
+
+
 def update_digests(folder: Path) -> None:
     """Update the digests and remove the signature, as an attacker would."""
     seal = json.loads((folder / "certificate.json").read_text())
@@ -206,10 +214,9 @@ def test_verify_package_accepts_all_arrays_of_plan(tmp_path, monkeypatch) -> Non
     assert verify_package(tmp_path / "a.zip") == ()
 
 
-def test_verify_compares_every_certificate_field(signed) -> None:
-    folder, _, _ = signed
+def test_verify_compares_every_certificate_field(released, tmp_path) -> None:
+    folder = unsigned(released, tmp_path)
     certificate = json.loads((folder / "certificate.json").read_text())
-    (folder / "signature.json").unlink()
     assert verify_package(folder) == ()
     ledger_fields = {"dataset", "key", "utc"}  # in no other file; only the signature protects them
     for name, value in certificate.items():
@@ -227,10 +234,9 @@ def test_verify_compares_every_certificate_field(signed) -> None:
     assert verify_package(folder)
 
 
-def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
-    folder, _, _ = signed
+def test_verify_certificate_tolerates_rounding_differences(released, tmp_path) -> None:
+    folder = unsigned(released, tmp_path)
     certificate = json.loads((folder / "certificate.json").read_text())
-    (folder / "signature.json").unlink()
 
     def is_valid(**changes: object) -> bool:
         (folder / "certificate.json").write_text(json.dumps(certificate | changes))
@@ -416,6 +422,66 @@ def test_package_readme_lists_files_and_is_verified(released, tmp_path) -> None:
     folder = unpacked(path, tmp_path / "out")
     (folder / "README.md").write_text("changed")
     assert verify_package(folder) == ("README.md was changed",)
+
+
+def test_package_names_its_signer(signed, capsys, monkeypatch) -> None:
+    folder, path, ledger = signed
+    public = ledger.sign(b"")[0]
+    fingerprint = key_fingerprint(public)
+    assert package_signer(path) == package_signer(folder) == public
+    readme = (folder / "README.md").read_text()
+    receipt = ledger.find(json.loads((folder / "certificate.json").read_text())["key"])
+    for text in (fingerprint, public, f"row {receipt.seq}", receipt.hash):
+        assert text in readme
+    assert fingerprint in (folder / "report.html").read_text()
+    assert main(["verify", "--package", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert fingerprint in shown
+    assert "publisher gives in another way" in shown
+    assert main(["verify", "--package", str(path), "--public-key", public]) == 0
+    assert f"required one: {fingerprint}" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["check.py"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(folder / "check.py"), run_name="__main__")
+    assert ended.value.code == 0
+    assert fingerprint in capsys.readouterr().out
+
+
+def test_removed_or_foreign_signature_contradicts_the_readme(signed, tmp_path) -> None:
+    folder, _, _ = signed
+    certificate = (folder / "certificate.json").read_bytes()
+    other, signature = Ledger.create(tmp_path / "other").sign(certificate)
+    fields = {"algorithm": "Ed25519", "public_key": other, "signature": signature}
+    (folder / "signature.json").write_text(json.dumps(fields))
+    assert verify_package(folder) == (
+        "README.md differs from what the plan and the measurements imply",
+    )
+    (folder / "signature.json").unlink()
+    assert package_signer(folder) is None
+    assert verify_package(folder) == (
+        "README.md differs from what the plan and the measurements imply",
+    )
+
+
+def test_unsigned_package_has_no_signer(released, tmp_path, capsys) -> None:
+    folder = unsigned(released, tmp_path)
+    assert package_signer(folder) is None
+    assert "Who signed" not in (folder / "README.md").read_text()
+    assert main(["verify", "--package", str(folder)]) == 0
+    assert "not signed" in capsys.readouterr().out
+    assert package_signer(tmp_path / "missing.zip") is None
+
+
+def test_receipt_file_has_no_digest_of_records(released) -> None:
+    _, receipt, ledger = released
+    public = ledger.sign(b"")[0]
+    fields = json.loads(package.receipt_json(receipt, public))
+    assert (fields["seq"], fields["hash"], fields["public_key"]) == (
+        receipt.seq,
+        receipt.hash,
+        public,
+    )
+    assert not {"digest", "note", "fresh"} & set(fields)
 
 
 def test_rehearsal_package_is_marked(small_plan, tmp_path) -> None:

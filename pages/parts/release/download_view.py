@@ -14,8 +14,10 @@ import streamlit as st
 from engine._format import pluralize
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
+from engine.ledger.signing import key_fingerprint
 from engine.publish import write_answers, write_package
 from engine.publish.output_path import check_target
+from engine.publish.release_package import receipt_json
 from engine.release import Measurement
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.release import file_access
@@ -25,14 +27,15 @@ from pages.parts.shell.error_text import (
     error_text,
     escape_markdown,
     show_deferred_error,
+    show_errors,
 )
 
 MAX_DOWNLOAD_ANSWERS = 2_000_000
 FORMATS = {"CSV": "csv", "Parquet": "parquet"}
 # End of the tooltips of packages.
 PACKAGE_MEANING = (
-    "plan, certificate, report, and a verification script that needs no records. Releases are"
-    " signed by their ledger; the Guide says how to check a signature."
+    "plan, certificate, report, and a verification script that needs no records. The ledger signs"
+    " releases: README.md names its key and says how to check the signature."
 )
 
 
@@ -104,8 +107,48 @@ def downloads(
     )
     if reason:
         st.caption(escape_markdown(reason))
+    if ledger:
+        _signature(measurement, key=key, ledger=ledger)
     if ledger and to_server:
         _to_file(measurement, key=key, ledger=ledger)
+
+
+def _signature(measurement: Measurement, *, key: str, ledger: str) -> None:
+    """Draw the fingerprint of the ledger's key, and downloads of the public key and the receipt."""
+    st.markdown("**Signature and receipt**")
+    with show_errors():
+        book = Ledger(ledger)
+        public_key, receipt = book.sign(b"")[0], book.find(measurement.key)
+        st.caption(
+            "The ledger signs the package. Publish this fingerprint outside the package, for example"
+            " on your website: readers compare it with the one in the package and so see that"
+            " the package is yours."
+        )
+        st.markdown(f"Fingerprint of the public key: `{key_fingerprint(public_key)}`")
+        if receipt is not None:
+            st.markdown(f"Receipt: ledger row {receipt.seq}, hash `{receipt.hash}`")
+        row = st.container(horizontal=True)
+        row.download_button(
+            "Public key (text)",
+            f"{public_key}\n",
+            "public_key.txt",
+            "text/plain",
+            key=f"{key}_public_key",
+            on_click="ignore",
+            help="For the option --public-key of the command verify, and for check.py",
+        )
+        if receipt is None:
+            return
+        row.download_button(
+            "Receipt (JSON)",
+            receipt_json(receipt, public_key),
+            "receipt.json",
+            "application/json",
+            key=f"{key}_receipt",
+            on_click="ignore",
+            help="Row and hash of the spend. A ledger restored from an older copy does not contain"
+            " them, which the command verify detects with its option --receipt.",
+        )
 
 
 def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:

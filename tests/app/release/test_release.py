@@ -11,6 +11,7 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.ledger import Ledger
+from engine.ledger.signing import key_fingerprint
 from engine.privacy import Budget
 from engine.release import measure
 from engine.release.measure import load_measurement
@@ -134,6 +135,18 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     session.press("New release").set(step=CONFIRM).set(again_2=True)
     assert is_release_disabled(session.set(confirmation="survey"))
     assert "left of this one is ε 3.307, and the plan costs ε 4.887" in session.text()
+
+
+def test_download_shows_signer_and_receipt(ledger: Ledger) -> None:
+    session = open_release(ledger).set(confirmation="survey").press("release")
+    wait(session).set(release_result_view="Download")
+    (spend,) = (row for row in Ledger(ledger.path).rows() if row.kind == "spend")
+    public_key = ledger.sign(b"")[0]
+    text = session.text()
+    assert key_fingerprint(public_key) in text
+    assert f"ledger row {spend.seq}, hash `{spend.hash}`" in text
+    files = {button.label: button for button in session.app.get("download_button")}
+    assert {"Public key (text)", "Receipt (JSON)"} <= set(files)
 
 
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
