@@ -564,9 +564,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers need
-    # not increase, so ``options`` has no tuning.  Only if all groups fit without tuning is the
-    # tuning itself too slow or too large, and the forecasts include it.
+    # Bisection needs forecasts that increase with every group, and forecasts with tuned centers may
+    # decrease.  So ``options`` has no tuning, unless all groups fit without tuning.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):

@@ -442,9 +442,9 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 
 
-# The search has one starting point per number in this list, after the uniform weights.  The starting
-# point has the weights of cells that are optimal for the queries on one attribute and the total.  The
-# weight of the total is the number times the mean entry of the Gram of these queries.
+# The search starts from uniform weights of cells, and from one more point per number in this list:
+# the weights that are optimal for the queries on one attribute and the total.  The weight of the
+# total is the number times the mean entry of the Gram of the queries on one attribute.
 TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
 # The search has several stages with increasing numbers of basis functions.  In each stage the
 # largest matrix has about this number of rows.

@@ -203,8 +203,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# Maps names of commands, which are defined together, to the module and the function that add them
-# to the parser.
+# Maps the names of some commands to the module and the function that add these commands to the parser.
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
     ("schema",): ("engine.cli.schema", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),

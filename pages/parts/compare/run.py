@@ -75,7 +75,7 @@ class Compared:
 
     @property
     def time_limit(self) -> float:
-        """Time limit per mechanism, in seconds, with which `_job_key` ends a key."""
+        """Time limit per mechanism, in seconds; it is the last part of the key."""
         return float(self.key.rpartition("|")[2])
 
     @property
