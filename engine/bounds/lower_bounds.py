@@ -670,6 +670,7 @@ def normalized_gram(reduced_workload: ReducedWorkload, attribute_class: Attribut
         sizes = tuple(reduced_workload.cells[axis_class] for axis_class in classes)
         for axis, axis_class in enumerate(classes):
             if axis_class == attribute_class:
+                # the uniform center averages over the cells of an axis
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
                 families.append(contract(reduced_workload.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:

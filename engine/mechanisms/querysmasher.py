@@ -419,8 +419,8 @@ class QuerySmasher(ResidualMechanism):
 
         - no union has all residual spaces.  Only a strategy for all residual spaces could make the
           product strategy unnecessary;
-        - tuning is expected to take at least ten times as long as the search for the product
-          strategy.
+        - the search for the strategies of the unions is expected to take at least ten times as long
+          as the search for the product strategy.
         """
         if not _covers_all(unions, uniform.values):
             return True

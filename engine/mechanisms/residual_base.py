@@ -828,7 +828,8 @@ class ResidualMechanism(Mechanism):
 
         Parameters
         ----------
-        ideal : squared noise of the blocks at privacy cost 1, shape (blocks,).
+        ideal : squared noise of the blocks at privacy cost 1 before it is rounded to a grid, shape
+            (blocks,).
         joint : if True, the privacy cost is the maximum over cells of the sum over blocks.  If
             False, it is the sum over blocks of the maximum over cells.
         """
@@ -960,7 +961,7 @@ def _joint_share(
 
     Parameters
     ----------
-    ideal : squared noise of the blocks, shape (blocks,).
+    ideal : squared noise of the blocks before it is rounded to a grid, shape (blocks,).
     always : if False, a result above 1 - `MIN_JOINT_SAVING` is replaced by 1.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]

@@ -440,7 +440,7 @@ def variance_norm(
     targets: Sequence[float],
     goal: Objective,
 ) -> float:
-    """Return the objective of groups at the noise that ``queries`` store, in counts^2.
+    """Return the value of the objective at the noise that ``queries`` store, in counts^2.
 
     With targets, the result is a ratio of variance to target variance.
 

@@ -529,6 +529,8 @@ class Plan(FrozenValue):
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in components.items():
+            # public tables answer exact spaces, and a component that is 0 up to rounding needs no
+            # measurement
             if (
                 not piece.size
                 or self.schema.is_exact(space)

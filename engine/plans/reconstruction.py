@@ -174,6 +174,7 @@ class SpaceAnswers:
             coordinates[space] = lift.table_coordinates(table.reshape(1, -1)).reshape(
                 [n - 1 for n in table.shape]
             )
+        # the estimates of a block are the coordinates in its spaces, one space after the other
         for key, values in self.estimates.items():
             start = 0
             for space in self.blocks[key].spaces:

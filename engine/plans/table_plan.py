@@ -403,8 +403,8 @@ def _quadratic_forms_by_chunk(
 ) -> Array:
     """Return q C q^T for all queries q of one family, shape (queries,), from its query rows.
 
-    C is as in `_quadratic_forms`.  ``order`` has the axes, in the table of the block, of the
-    attributes of the family.
+    C is the covariance of the cells of the block's table at noise scale 1.  ``order`` has the axes,
+    in this table, of the attributes of the family.
     """
     # The covariance of the marginal on each factor is A A^T with a matrix A, so q C q^T is the
     # squared norm of q times the Kronecker product of these matrices.

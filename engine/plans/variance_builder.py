@@ -132,9 +132,9 @@ def _variances_of_listed_queries(
 
     Parameters
     ----------
-    reconstruction : matrix from strategy answers to the coefficients on the coupled residual
-        spaces, shape (coefficients, measurements).
-    columns_in_block : positions of these coefficients among those that the strategy measures.
+    reconstruction : matrix from strategy answers to the coordinates in the coupled residual spaces,
+        shape (coordinates, measurements).
+    columns_in_block : positions of these coordinates among those that the strategy measures.
     strategy : strategy that measures the residual spaces; None if there is none.
     complete : True if all queries are known to be measured.
 
@@ -252,6 +252,7 @@ class VarianceBuilder:
 
         These groups have a residual space that no block measures completely.
         """
+        # A prototype has the strategy of a block; only strategies are read here.
         measured = (
             self.blocks.prototypes_by_space()
             if isinstance(self.blocks, LazyBlocks)
@@ -385,8 +386,8 @@ class VarianceBuilder:
 
         ``spaces`` are coupled, and ``complements`` are as in `_GroupSpaces`.  There is one term for
         all spaces that one block measures, and one term for each unmeasured space.  A term has one
-        joint array for the families whose queries cannot be treated separately in its spaces.  It
-        has one array for each of the other families.
+        joint array for the families whose queries cannot be treated separately in its spaces, and
+        one array for each of the other families.
         """
         axes_in_order = group.ranks(self.schema)
         spaces_of_block = dict[Any, tuple[Block | None, list[Axes]]]()
