@@ -118,30 +118,23 @@ def tests_of(file: str) -> set[str]:
             for path in tests
             if path.startswith("tests/") and path.rpartition("/")[0] == folder
         }
-    direct = {modules()[name] for name in importers([module], ("tests.",))}
+    # tests that import the module, perhaps by way of other modules of the tests
+    selected = tests & {modules()[name] for name in importers([module], ("tests.",))}
     if file.startswith("tests/"):
-        return (direct | {file}) & tests
+        return selected | ({file} & tests)
+    # tests that are named after the module or after a module that imports it
+    importing = [name for name in modules() if module in imports(name)]
+    stems = {f"test_{stem}", *(f"test_{name.rpartition('.')[2]}" for name in importing)}
+    selected |= {path for path in tests if Path(path).stem in stems}
     package = (
         module.removeprefix("engine.").removeprefix("pages.").removeprefix("parts.").split(".")[0]
     )
-    stems = {f"test_{name.rpartition('.')[2]}" for name in modules() if module in imports(name)} | {
-        f"test_{stem}"
-    }
+    tests_of_package = {path for path in tests if f"/{package}/" in path}
+    if file.startswith("pages/"):
+        return selected | tests_of_package | set(APP_TESTS)
     reached = {modules()[name] for name in importers([module], ("engine.", "tests."))}
-    of_package = {
-        path
-        for path in tests
-        if f"/{package}/" in path and (path in reached or file.startswith("pages/"))
-    }
-    named = {path for path in tests if Path(path).stem in stems}
-    app = set(APP_TESTS) if file.startswith("pages/") else set()
-    return (
-        direct & tests
-        | of_package
-        | named
-        | app
-        | ({file} if file.startswith("engine/") else set())
-    )
+    selected |= tests_of_package & reached
+    return selected | {file} if file.startswith("engine/") else selected
 
 
 def selection(files: Iterable[str]) -> list[str]:

@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> int:
     modes = ("--more", "--newest", "--interpreters")
     more = "--more" in arguments
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    starts = TOOLS + MORE_TOOLS * more
+    starts = TOOLS + MORE_TOOLS if more else TOOLS
     extras = project["optional-dependencies"]
     tools = [
         text
@@ -103,7 +103,8 @@ def main(arguments: list[str]) -> int:
         if text.startswith(starts)
     ]
     assert all(any(text.startswith(name) for text in tools) for name in starts)
-    tests = [*TESTS, *MORE * more, *(text for text in arguments if text not in modes)]
+    files = [*TESTS, *MORE] if more else [*TESTS]
+    tests = [*files, *(text for text in arguments if text not in modes)]
     dependencies = project["dependencies"]
     if "--newest" in arguments:
         return run(sys.executable, unbounded([*dependencies, *tools]), tests)

@@ -123,7 +123,7 @@ def check_documents(folder: Path, kind: str, sample: int | None) -> None:
     """
     for name in DOCUMENTS[kind]:
         path = folder / name
-        if not path.exists():
+        if not path.exists():  # only signature.json can be absent
             path.write_text(
                 json.dumps(
                     {"algorithm": "Ed25519", "public_key": "00" * 32, "signature": "00" * 64}
@@ -132,9 +132,9 @@ def check_documents(folder: Path, kind: str, sample: int | None) -> None:
         before = path.read_bytes()
         document = json.loads(before)
         cases = [(where, value) for where in places(document) for value in VALUES]
-        for where, value in (
-            cases if sample is None else random.Random(5).sample(cases, min(sample, len(cases)))
-        ):
+        if sample is not None:
+            cases = random.Random(5).sample(cases, min(sample, len(cases)))
+        for where, value in cases:
             path.write_bytes(with_value(document, where, value))
             if name not in ("certificate.json", "signature.json"):
                 seal(folder)
@@ -317,11 +317,13 @@ def bomb(path: Path, folder: Path, name: str, chunk: bytes, count: int) -> Path:
         digest.update(chunk)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for file in sorted(folder.iterdir()):
-            if file.name == "certificate.json" != name:
+            if file.name == name:
+                continue
+            if file.name == "certificate.json":
                 certificate = json.loads(file.read_text())
                 certificate["files"][name] = digest.hexdigest()
                 archive.writestr(file.name, json.dumps(certificate))
-            elif file.name != name:
+            else:
                 archive.write(file, file.name)
         with archive.open(name, "w", force_zip64=True) as member:
             for _ in range(count):

@@ -244,7 +244,7 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
     for attempt in range(20):
         workload = random_union(rng) if options == UNION else random_workload(rng)
         budget = random_budget(rng, laws)
-        if attempt > 10:
+        if attempt > 10:  # the mechanism supports few workloads: try the simplest one
             workload = Workload.all_ways(workload.schema, (1,), "marginal")
         try:
             # With the options UNION, clusters of queries are not merged, so that each of them is
@@ -257,6 +257,7 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
         if rng.random() < 0.3:
             final_plan = load_plan(final_plan.to_json())
         text = ", ".join(f"{key}={value}" for key, value in options.items())
+        # The charge "groups" is an upper bound, which the cost of k records need not reach.
         tight = options.get("charge") != "groups"
         yield from replay(
             f"{name} {text}".strip(),

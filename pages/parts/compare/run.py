@@ -331,7 +331,11 @@ def _limit() -> float:
 def _settings(
     request_state: RequestState, choices: list[tuple[str, Mapping[str, Any]]], labels: list[str]
 ) -> float:
-    """Draw the expander with time limit and forecast; return the limit in seconds."""
+    """Draw the expander with time limit and forecast; return the limit in seconds.
+
+    ``choices`` are the selected mechanisms with their options, ``labels`` the labels of all
+    mechanisms.
+    """
     with st.expander(
         "Time limit and forecast", key="compare_forecast", on_change="rerun"
     ) as opened:

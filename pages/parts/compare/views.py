@@ -49,7 +49,8 @@ def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[C
 def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the ranking by error, the planning times, and the mechanisms without a result.
 
-    If a record count was entered, also draw the share of publishable answers.
+    If a record count was entered, also draw the share of publishable answers.  Return the Python
+    code of the comparison.
     """
     if not has_enough_plans(comparison):
         _show_failures(comparison)
@@ -174,7 +175,10 @@ def differences(request_state: RequestState, comparison: Compared | None) -> str
 
 
 def tables(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the error of every table under every mechanism, relative to the best for this table."""
+    """Draw the error of every table under every mechanism, relative to the best for this table.
+
+    Return the Python code of the comparison.
+    """
     if has_enough_plans(comparison, least=2):
         if figures.all_tied(comparison.results):
             st.info("These mechanisms have the same error for every table.", icon="🟰")
@@ -191,7 +195,8 @@ def tables(request_state: RequestState, comparison: Compared | None) -> str:
 def other_budgets(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the error of every mechanism at other budgets.
 
-    For a point that the user selects, a button applies its mechanism and budget.
+    For a point that the user selects, a button applies its mechanism and budget.  Return the Python
+    code of the comparison.
     """
     if has_enough_plans(comparison):
         budget = request_state.budget
@@ -249,7 +254,7 @@ def _draw_point(
 
 
 def spreads(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the distributions of standard errors of the selected mechanisms."""
+    """Draw the distributions of standard errors of the selected mechanisms; return Python code."""
     if not has_enough_plans(comparison):
         return ""
     best = comparison.best
@@ -278,7 +283,10 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 def against(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw for which queries mechanism A has a larger error than mechanism B, and by what ratio."""
+    """Draw for which queries mechanism A has a larger error than mechanism B, and by what ratio.
+
+    Return the Python code of this view.
+    """
     if not has_enough_plans(comparison, least=2):
         return ""
     best = comparison.best
@@ -342,7 +350,10 @@ DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spread
 
 
 def strategies(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the strategies of two measured blocks side by side, as rows or as Gram matrices."""
+    """Draw the strategies of two measured blocks side by side, as rows or as Gram matrices.
+
+    Return the Python code of this view.
+    """
     if not has_enough_plans(comparison):
         return ""
     selections: list[tuple[str, Space, int]] = []

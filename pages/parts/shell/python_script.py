@@ -265,7 +265,8 @@ def _long(lines: list[str]) -> bool:
 
 
 def _attribute(attribute: Attribute) -> str:
-    extra = {
+    """Return the Python code that creates an attribute; options with their defaults are omitted."""
+    options = {
         "other": attribute.other,
         "missing": attribute.missing,
         "clip": attribute.clip or None,
@@ -275,15 +276,16 @@ def _attribute(attribute: Attribute) -> str:
         "thousands": attribute.thousands,
         "date_format": attribute.date_format,
     }
-    more = "".join(f", {key}={value!r}" for key, value in extra.items() if value is not None)
+    keywords = "".join(f", {key}={value!r}" for key, value in options.items() if value is not None)
+    name = repr(attribute.name)
     if attribute.labels is not None:
-        return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"
+        return f"Attribute.categorical({name}, {list(attribute.labels)!r}{keywords})"
     if attribute.edges is not None:
-        return f"Attribute.numeric({attribute.name!r}, {_edges_text(attribute.edges)}{more})"
+        return f"Attribute.numeric({name}, {_edges_text(attribute.edges)}{keywords})"
     if attribute.is_dated:
         start, stop, unit = attribute.start, attribute.stop, attribute.unit
-        return f"Attribute.dates({attribute.name!r}, {start!r}, {stop!r}, {unit!r}{more})"
-    return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r}{more})"
+        return f"Attribute.dates({name}, {start!r}, {stop!r}, {unit!r}{keywords})"
+    return f"Attribute.of_size({name}, {attribute.size}, kind={attribute.kind!r}{keywords})"
 
 
 def _edges_text(edges: Sequence[float]) -> str:

@@ -258,9 +258,9 @@ def _family(schema: Schema, names: list[str]) -> Any:
 def picture(schema: Schema, group: Group, *, key: str) -> None:
     """Draw a chart of the queries of a group.
 
-    For a group on two attributes, it shows a single query on both; for any other group, the queries
-    on one part of the attributes. The user can choose another part. A table of examples replaces the
-    chart of ranges if there are many.
+    By default, the chart shows one query on both attributes of a group on two attributes, and
+    otherwise the queries of the first part of the group. The user can choose another part. If there
+    are too many ranges to draw, a table of examples replaces the chart.
     """
     part, choices = 0, list(range(len(group.parts)))
     # A part on both attributes is drawn as a plane anyway.

@@ -48,8 +48,16 @@ def publish_after_two_stops(
             messages.append(text)
             return len(messages) < limit
 
-        args = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(checkpoint)
-        return publishing.publish_tables(*args, progress=report)
+        return publishing.publish_tables(
+            source,
+            fit="shrunk",
+            integer=True,
+            records=(True, None),
+            rule={"least_count": 5.0},
+            files=files,
+            checkpoint=str(checkpoint),
+            progress=report,
+        )
 
     for limit in (8, 20):
         with pytest.raises(Cancelled):
