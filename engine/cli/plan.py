@@ -133,7 +133,8 @@ def _plan(args: argparse.Namespace) -> Reply:
     # Therefore an existing plan file is checked only after planning, by `new_file` below.
     if args.overwrite or not _is_plan(args.out):
         check_target(args.out, **target)
-    budget, arguments = budget_of(args, workload.schema), {"progress": args.progress}
+    budget = budget_of(args, workload.schema)
+    arguments = {"progress": args.progress}
     weighted = workload
     if args.expected_records is not None:
         weighted = publication_weights(

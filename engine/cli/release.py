@@ -169,7 +169,8 @@ def _release(args: argparse.Namespace) -> Reply:
     # The confidence level is used only after budget was spent, so an invalid one is refused now.
     check_positive("value of --confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
-    plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
+    plan = read_plan(args.plan)
+    ledger = None if args.ledger is None else Ledger(args.ledger)
     if args.rehearsal and args.public and ledger is not None:
         if not args.dataset:
             raise LedgerError(

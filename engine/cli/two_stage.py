@@ -142,7 +142,8 @@ def _look(args: argparse.Namespace) -> Reply:
             ledger=args.ledger,
             **_measure_arguments(args),
         )
-    output, pcost = _write_answers(measurement, args), common.look.budget.pcost
+    output = _write_answers(measurement, args)
+    pcost = common.look.budget.pcost
     lines = [
         output.text,
         f"spent pcost {cost(pcost)}; decide for one of {', '.join(common.names)}, or stop",
@@ -159,7 +160,8 @@ def _decide(args: argparse.Namespace) -> Reply:
     rule: Mapping[str, Any] = {}
     if args.share is not None:
         selection_rule = NestedPlanRule(common=steps.common, share=args.share, snr=args.snr)
-        verdict, rule = selection_rule.decide(steps.look), selection_rule.rule
+        verdict = selection_rule.decide(steps.look)
+        rule = selection_rule.rule
     attribution = {"by": args.by, "reason": args.reason}
     choice = stepwise.decide(
         args.ledger, args.look, option=args.option, verdict=verdict, rule=rule, **attribution
@@ -224,7 +226,8 @@ def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
     """Write the answers of a measurement; return a reply with their number and their file."""
-    file_format, queries = form_of(args.out, None, FORMATS), measurement.plan.workload.queries
+    file_format = form_of(args.out, None, FORMATS)
+    queries = measurement.plan.workload.queries
     write_answers(measurement, args.out, format=file_format, progress=args.progress)
     return Reply(
         text=f"{pluralize(queries, 'answer')} in {args.out}",

@@ -516,7 +516,8 @@ def _common_of_products(one: Block, other: Block) -> Block | None:
             outer_precision = np.ones(len(P.T))
         else:
             rows, right_inverse, outer_precision = _restricted_precision(inside, outside)
-            inner_precision, complete = np.ones(len(outer_precision)), inside.complete
+            inner_precision = np.ones(len(outer_precision))
+            complete = inside.complete
         strategy = Strategy(sizes=inside.sizes, rows=rows, pinv=right_inverse, complete=complete)
         factors.append((axes, strategy))
         precisions.append((inner_precision, outer_precision))

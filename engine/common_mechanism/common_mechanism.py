@@ -197,7 +197,8 @@ class LinearMechanism:
             A query is not a linear combination of the rows of B.
         """
         # with queries = H S, S = T V and L^-1 B = U T V, the answers are H U^T L^-1 output
-        U, H = self._factors[0], self._coordinates(queries)
+        U = self._factors[0]
+        H = self._coordinates(queries)
         return self.whiten(U @ H.T, transpose=True).T
 
     def covariance(self, queries: npt.ArrayLike) -> Array:
@@ -788,7 +789,8 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness; the
     # matrices Y_i solve the dual problem
     product = np.sum([c @ y for c, y in zip(C, _dual(C), strict=True)], axis=0)
-    Sigma, lower_bound = (product + product.T) / 2, float(np.trace(product))
+    Sigma = (product + product.T) / 2
+    lower_bound = float(np.trace(product))
     for c in C:
         # the dual solution is only nearly optimal, so Sigma may violate a constraint: adding the
         # positive part of C_i - Sigma makes it feasible

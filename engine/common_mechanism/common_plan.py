@@ -386,7 +386,8 @@ class CommonPlan:
         `from_json` computes the common part and the residuals from these plans.
         """
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
-        names, chain = [name for name, _ in self.analyses], self.following is not None
+        names = [name for name, _ in self.analyses]
+        chain = self.following is not None
         data = {
             "format": FORMAT,
             "names": names,

@@ -266,7 +266,8 @@ class NestedPlanRule:
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
         for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):
-            answered, group_errors = plan.with_groups(self.groups), []
+            answered = plan.with_groups(self.groups)
+            group_errors = []
             for i, group in enumerate(self.groups):
                 variances = answered.variances(i)
                 if not np.isfinite(variances).all():
@@ -325,7 +326,8 @@ class NestedPlanRule:
 
         `Decision.choice` is the position of an option, or None to stop.
         """
-        estimates, width = self.estimates(look_result), self.sigmas * self.errors()
+        estimates = self.estimates(look_result)
+        width = self.sigmas * self.errors()
         positions = (self._primary, *self.finer)
         decision = nested_decision(
             estimates - width,
@@ -385,7 +387,8 @@ class NestedPlanRule:
         start = sum(g.count for g in self.groups[:group])
         group_rows = slice(start, start + self.groups[group].count)
         answer = self.estimates(look_result)[group_rows]
-        width, errors = self.sigmas * self.errors()[group_rows], self.errors(option)[group_rows]
+        width = self.sigmas * self.errors()[group_rows]
+        errors = self.errors(option)[group_rows]
         low, high = answer - width, answer + width
         texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(
             zero_copy_only=False

@@ -130,7 +130,8 @@ def look(
             " rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
-    hash_, cost = _step_hash(common, LOOK), common.look.budget.pcost
+    hash_ = _step_hash(common, LOOK)
+    cost = common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
         """Raise an error unless the dataset can pay for the look and the cheapest option.
@@ -544,7 +545,8 @@ def rehearse_finish(
         )
     i = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(i))
-    options, residual = RecordOptions(**keywords), common.residuals[i]
+    options = RecordOptions(**keywords)
+    residual = common.residuals[i]
 
     def count() -> Counts:
         return (
@@ -571,9 +573,12 @@ def resume(ledger: Book, key: str) -> Steps:
     book = Ledger.at(ledger)
     common, look_result, costs = stored_look(book, key)
     choices = _choices(book, key)
-    finished, lost_attempts, is_interrupted = None, list[int](), False
+    finished = None
+    lost_attempts = list[int]()
+    is_interrupted = False
     if choices and choices[-1].option != STOP:
-        i, attempt = common.names.index(choices[-1].option), 1
+        i = common.names.index(choices[-1].option)
+        attempt = 1
         if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
             finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
         # find the first attempt with a result; attempts without a result are interrupted or lost
@@ -630,7 +635,8 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
             if common.residuals[chosen].blocks:
                 check_repeat(book, book.spent(finished.key), counts, sets, None, remedy=_REMEDY)
             return steps
-        look_of_choice, state = finished.key, resume(book, finished.key)
+        look_of_choice = finished.key
+        state = resume(book, finished.key)
 
 
 def looks(ledger: Book, dataset: str) -> list[str]:

@@ -231,7 +231,8 @@ def shared_ending(texts: Sequence[str]) -> str:
     if len(texts) < 2:
         return ""
     words = [text.split(" ") for text in texts]
-    shortest, count = min(map(len, words)), 0
+    shortest = min(map(len, words))
+    count = 0
     while count < shortest - 1 and len({row[-1 - count] for row in words}) == 1:
         count += 1
     return "".join(f" {word}" for word in words[0][len(words[0]) - count :])
@@ -378,7 +379,8 @@ _Box = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 
 def _label_boxes(x: float, y: float, text: str) -> dict[str, _Box]:
     """Return plotly text position -> box of a label with this position at the marker (x, y)."""
-    lines, radius = text.split("<br>"), LINE_HEIGHT_PX / 2
+    lines = text.split("<br>")
+    radius = LINE_HEIGHT_PX / 2
     width = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines)
     height = LINE_HEIGHT_PX * len(lines)
     return {

@@ -299,7 +299,8 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     }
     for labels in relative.drawn:
         label, gap = labels[0], relative.gaps[labels[0]]
-        style, text = mechanism_style(label), axis_labels([tied_titles(labels)], 200)[0]
+        style = mechanism_style(label)
+        text = axis_labels([tied_titles(labels)], 200)[0]
         error_text = f"{format_number(relative.errors[label])} counts, {gap_texts[label]}"
         names = "<br>".join(wrap_label(axis_labels([title_of(one)])[0]) for one in labels)
         rows[text] = f"{names}<br>{error_text.replace(f' over {relative.reference}', ' over')}"
@@ -562,9 +563,11 @@ def budgets_picture(
     pcosts = list(pcosts) or [budget.pcost * factor for factor in BUDGET_FACTORS]
     budget_texts = [format_budget(budget.at(pcost)) for pcost in pcosts]
     pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
-    figure, table = go.Figure(), {"budget": budget_texts, "pcost": pcosts}
+    figure = go.Figure()
+    table = {"budget": budget_texts, "pcost": pcosts}
     for labels in relative.drawn:
-        style, text = mechanism_style(labels[0]), axis_labels([tied_titles(labels)], 200)[0]
+        style = mechanism_style(labels[0])
+        text = axis_labels([tied_titles(labels)], 200)[0]
         error = relative.errors[labels[0]]
         errors = error * np.sqrt(budget.pcost / np.array(pcosts))
         for label in labels:

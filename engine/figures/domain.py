@@ -383,7 +383,8 @@ def block_names(plan: Plan) -> dict[Space, str]:
     ['a: 3 numbers', '(total): 1 number']
     """
     blocks = sorted(plan.blocks.items(), key=lambda item: -item[1].pcost(plan.max_records))
-    names_by_key, is_numbered = {}, len({block.attributes for _, block in blocks}) < len(blocks)
+    names_by_key = {}
+    is_numbered = len({block.attributes for _, block in blocks}) < len(blocks)
     for position, (key, block) in enumerate(blocks, 1):
         names = set_name(block.attributes)
         prefix = f"part {position}, " if is_numbered else ""

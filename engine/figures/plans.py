@@ -44,7 +44,8 @@ def plan_caption(plan: Plan) -> str:
     >>> plan_caption(plan(workload, Budget(pcost=1.0), "wff")).partition(". ")[0]
     'Weighted Fourier Factorizations, 4 queries in 1 table'
     """
-    title, budget = title_of(label_of(plan.mechanism, plan.options)), plan.budget
+    title = title_of(label_of(plan.mechanism, plan.options))
+    budget = plan.budget
     queries_text = (
         f"{pluralize(plan.workload.queries, 'query', 'queries')} in"
         f" {pluralize(len(plan.workload.groups), 'table')}"
@@ -253,7 +254,8 @@ def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
     The first bound is for the plans that the certificate of the plan covers, the second one for all
     matrix mechanisms.
     """
-    rmse, bounds = plan.weighted_rmse, [plan.certificate.lower_bound, bound.rmse(plan)]
+    rmse = plan.weighted_rmse
+    bounds = [plan.certificate.lower_bound, bound.rmse(plan)]
     labels = ["plans of this kind", "any matrix mechanism"]
     gaps = [max(rmse / limit - 1.0, 0.0) if limit > 0.0 else math.nan for limit in bounds]
     axis = "gap to the lower bound"

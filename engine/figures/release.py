@@ -107,7 +107,8 @@ def spending_picture(
             (text, size, color, shape)
             for text, (_, size, color, shape) in zip(texts, segments, strict=True)
         ]
-        unit_text, alt = "", f"{'; '.join(texts)}."
+        unit_text = ""
+        alt = f"{'; '.join(texts)}."
         # No budget is spent after this release, so the row of the remaining budget is empty.
         table["spent in total after it"] = [
             format_amount(spent),
@@ -387,7 +388,8 @@ def _answers_panels(
     panel_axis : 0 or 1, the attribute whose values are the panels.
     truth : exact counts, in the order of the series; drawn if not None.
     """
-    panels, labels = values[panel_axis], axis_labels(values[1 - panel_axis])
+    panels = values[panel_axis]
+    labels = axis_labels(values[1 - panel_axis])
     titles = [_condition_text(names[panel_axis], value) for value in panels]
     n_columns = min(len(panels), PANELS_PER_ROW)
     n_rows = -(-len(panels) // n_columns)

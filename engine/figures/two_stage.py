@@ -512,7 +512,8 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
     measurement (the look).  The standard error is that of the complete release, which also contains
     the second measurement of the option.
     """
-    table, queries = rule.signal_to_noise(look, group, option), rule.groups[group]
+    table = rule.signal_to_noise(look, group, option)
+    queries = rule.groups[group]
     attributes = [rule.common.look.schema[name] for name in queries.attributes]
     table = table.assign(query=query_texts(attributes, table["query"]))
     name = in_screen_words(rule.common.names[rule.common.position(option)])
@@ -544,9 +545,11 @@ def shares_above_picture(rule: NestedPlanRule, look: Measurement) -> Picture:
     Every option has three lines: the estimate from the first measurement (the look), and a lower
     and an upper confidence bound.
     """
-    estimate, width = rule.estimates(look), rule.sigmas * rule.errors()
+    estimate = rule.estimates(look)
+    width = rule.sigmas * rule.errors()
     options = (rule.common.position(rule.primary), *rule.finer)
-    figure, rows = go.Figure(), []
+    figure = go.Figure()
+    rows = []
     for number, i in enumerate(options):
         name, errors = in_screen_words(rule.common.names[i]), rule.errors(i)
         color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]

@@ -434,7 +434,8 @@ class Balance:
                 f"Dataset {dataset!r} is not in the ledger; its datasets are: {names}. Give one of"
                 " them, or add the dataset with its total first."
             )
-        spent, left = self.spent[dataset], self.left(dataset)
+        spent = self.spent[dataset]
+        left = self.left(dataset)
         # round spent up and left down, so that no rounding error overstates the remaining budget
         rounded_spent, rounded_left = float(spent), float(left)
         while exact(repr(rounded_spent)) < spent:
@@ -474,7 +475,8 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
     >>> balance([first, spend])[1]
     ['row 2 (spend) has a dataset that was never declared']
     """
-    state, problems = start.copied() if start else Balance(), []
+    state = start.copied() if start else Balance()
+    problems = []
     for row in rows:
         try:
             problem = _apply_row(state, row)
@@ -494,14 +496,16 @@ def _apply_row(state: Balance, row: Row) -> str:
             return "adds a dataset twice, or with a budget that is not positive"
         if is_epsilon(row.pcost) != (TotalDefinition.from_text(row.plan_hash).kind == "pure"):
             return "adds a dataset whose total has another unit than its definition"
-        state.totals[row.dataset], state.spent[row.dataset] = row, Fraction(0)
+        state.totals[row.dataset] = row
+        state.spent[row.dataset] = Fraction(0)
         return ""
     if row.kind in ("ledger", "clock"):
         return ""
     if row.dataset not in state.totals:
         return "has a dataset that was never declared"
     if row.kind == "total":
-        before, cost = state.totals[row.dataset], exact(row.pcost)
+        before = state.totals[row.dataset]
+        cost = exact(row.pcost)
         if row.plan_hash != before.plan_hash or is_epsilon(row.pcost) != is_epsilon(before.pcost):
             return "changes the unit of a total"
         if cost <= 0 or cost < state.spent[row.dataset]:

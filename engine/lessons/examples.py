@@ -156,7 +156,8 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     check_positive("std", std, error=PlanError)
     true_counts = np.asarray(counts, dtype=float)
     scaled = true_counts / std
-    cdf, density = scipy.special.ndtr(scaled), np.exp(-(scaled**2) / 2) / math.sqrt(2 * math.pi)
+    cdf = scipy.special.ndtr(scaled)
+    density = np.exp(-(scaled**2) / 2) / math.sqrt(2 * math.pi)
     means = true_counts * cdf + std * density
     mean_squares = std**2 * (cdf - scaled * density) + true_counts**2 * scipy.special.ndtr(-scaled)
     return ClippingExample(
@@ -403,7 +404,8 @@ def wavelet_rows(cells: int) -> Array:
     """
     blocks = [np.ones((1, cells))]
     for k in range(cells.bit_length() - 1):
-        nodes, half = np.eye(2**k), cells >> (k + 1)
+        nodes = np.eye(2**k)
+        half = cells >> (k + 1)
         blocks.append(
             np.repeat(nodes, 2 * half, axis=1) * np.tile(np.repeat([1.0, -1.0], half), 2**k)
         )
@@ -907,7 +909,8 @@ def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Ar
     - ``coefficients`` on the marginal of its attributes, shape (k, sizes of these attributes).
     - ``spread`` on the full table, shape (k, n_1, ..., n_d).
     """
-    names, sizes = schema.names, schema.sizes(schema.names)
+    names = schema.names
+    sizes = schema.sizes(schema.names)
     pieces = {}
     for space in subsets(names):
         axes = tuple(i for i, name in enumerate(names) if name in space)

@@ -225,7 +225,8 @@ def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Pic
     Each of these is a panel with a table of coefficients.  ``pieces`` is the number of components
     to draw; if it is 0, the sum is not drawn.
     """
-    shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
+    shown = decomposition.pieces[:pieces]
+    partial_sum = decomposition.added(pieces)
     panels = [("the query", decomposition.query, decomposition.schema.names)]
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
     panels += [("sum of the pieces", partial_sum, decomposition.schema.names)] if pieces else []
@@ -512,7 +513,8 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
 
     There is one bar per row of `TwoAnalyses.spends`.
     """
-    table, budget = analyses.spends(), analyses.fine.pcost
+    table = analyses.spends()
+    budget = analyses.fine.pcost
     bars = [
         {
             "type": "bar",

@@ -273,7 +273,8 @@ def project_nonnegative(
         if number == MAX_ROUNDS - 1 or (updates_all and not violated and is_slack_small):
             break
         momentum = 1.0 if opposition > 0.0 else momentum
-        previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
+        previous = momentum
+        momentum = (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
         # To save time, tables that nearly satisfy their constraints are skipped until the next
         # update of all tables.  After a few rounds, this is true of most tables.
         active = list(duals.values()) if updates_all else active
@@ -423,7 +424,8 @@ def _multipliers(
     multipliers = {}
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
-        step, shape = _step_size(axes, sizes, table_counts), contrasts[axes].shape
+        step = _step_size(axes, sizes, table_counts)
+        shape = contrasts[axes].shape
         multipliers[axes] = _Multipliers(axes=axes, shape=shape, step=step, impossible=impossible)
     return multipliers
 
@@ -515,7 +517,8 @@ def mix_with_uniform(
     """
     # ``added_records`` is the number of uniformly distributed records that must be added to remove
     # all negative cells.
-    total, added_records = float(contrasts[()]), 0.0
+    total = float(contrasts[()])
+    added_records = 0.0
     for axes in tables:
         if axes in exact:
             continue

@@ -91,7 +91,8 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
     """
     # accelerated projected gradient descent (FISTA)
     assert estimate.metric is not None
-    equal_weights, step = np.ones(len(center)), 1.0 / estimate.metric.largest_eigenvalue
+    equal_weights = np.ones(len(center))
+    step = 1.0 / estimate.metric.largest_eigenvalue
     unconstrained = estimate.cells + total * center
     current = point = on_simplex(unconstrained, equal_weights, total)
     momentum = 1.0

@@ -128,7 +128,8 @@ def publication_weights(
         error=PlanError,
     )
     records = check_positive("expected number of records", expected_records, error=PlanError)
-    schema, importance = workload.schema, dict[Space, float]()
+    schema = workload.schema
+    importance = dict[Space, float]()
     sets = [_wide(group.attributes, schema) for group in workload.groups]
     for names, group in zip(sets, workload.groups, strict=True):
         importance[names] = importance.get(names, 0.0) + group.weight
@@ -251,7 +252,8 @@ def _set_weights(
         # The step goes half the way to the optimum, in logarithms of the variances.
         new = np.sqrt(variances * optimum)
         new *= (costs / new).sum() / pcost
-        step, variances = float(np.abs(np.log(new / variances)).max()), new
+        step = float(np.abs(np.log(new / variances)).max())
+        variances = new
         if step <= STEP_TOLERANCE:
             break
     share = float((costs / variances)[is_interaction].sum()) / pcost

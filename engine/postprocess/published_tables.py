@@ -521,7 +521,8 @@ def seed_of(measurement: Measurement) -> list[int]:
     The seed is a hash of the plan and the released numbers.  Random draws therefore depend on
     nothing else and cost no privacy.
     """
-    digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
+    digest = hashlib.sha256(measurement.plan.hash.encode())
+    integers = measurement.answers_on_grid
     # The seed is a hash of the released integers if possible, because estimates differ between
     # machines in their last digits.
     all_integers = all(space in integers for space in measurement.plan.blocks)

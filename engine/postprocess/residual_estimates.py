@@ -210,7 +210,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         for s, c in noises
     ):
         return None
-    factors, has_unequal_variances = list[Array | PrecisionMatrix](), False
+    factors = list[Array | PrecisionMatrix]()
+    has_unequal_variances = False
     for noise_strategy, covariance in noises:
         # On attributes with many cells, the precision matrix is an operator, not an array.
         precision = None if noise_strategy is None else noise_strategy.precision
@@ -445,7 +446,8 @@ def evidence(measurement: Measurement) -> Evidence:
     NotApplicable : the plan measures a separate table per group instead of residual spaces.
     NotAnswerable : the number of records is neither measured nor public.
     """
-    plan, answers = measurement.plan, measurement.plan.answers_from(measurement.estimates)
+    plan = measurement.plan
+    answers = measurement.plan.answers_from(measurement.estimates)
     names, tables = published_sets(plan)
     assert isinstance(answers, SpaceAnswers)  # `published_sets` checks this
     at = {name: i for i, name in enumerate(names)}
@@ -524,7 +526,8 @@ def _estimate(
         if not strategy.complete and strategy.leaves_span(np.eye(strategy.dimension)[rows]).any():
             return None
         # ``trace`` is the trace of the covariance of the coordinates at noise 1.
-        trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
+        trace = float(np.sum(strategy.pinv[rows] ** 2))
+        rank = coordinates.size
     else:
         rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:

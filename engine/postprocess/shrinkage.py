@@ -251,7 +251,8 @@ def shrink_table(
     elif expected_excess <= NEGLIGIBLE_EXCESS * estimate.variance:
         return table
     if estimate.metric is not None:
-        fit, tau = table, excess / float(np.sum(estimate.metric.of_cells * table))
+        fit = table
+        tau = excess / float(np.sum(estimate.metric.of_cells * table))
         # tau is large enough if the fit is as near to the noisy residual as linear shrinkage of the
         # residual is expected to be.
         expected = estimate.rank**2 / (estimate.rank + excess)
@@ -388,7 +389,8 @@ def _metric_fit(
     """
     step = 1.0 / metric.largest_eigenvalue
     current = point = start
-    momentum, multipliers = 1.0, dict[Axes, Array]()
+    momentum = 1.0
+    multipliers = dict[Axes, Array]()
     for _ in range(MAX_STEPS):
         slope = metric.of(estimate.projection.of(point) - estimate.cells)
         proposal = _entropic_fit(
@@ -455,7 +457,8 @@ def _entropic_fit(
     is_warm = bool(multipliers)
     for subset, u in (multipliers or {}).items():
         argument -= along_axes(u, subset, axes) / s
-    total, max_sweeps = float(table.sum()), ENTROPY_SWEEPS
+    total = float(table.sum())
+    max_sweeps = ENTROPY_SWEEPS
     if len(axes) > 2:
         tolerance = tolerance or MARGIN_TOLERANCE
     else:  # sweeps over the margins of pairs are fast: continue to rounding errors
@@ -467,7 +470,8 @@ def _entropic_fit(
     for sweep in range(max_sweeps):
         margin_error = 0.0
         for subset in largest_subsets(axes):
-            summed_axes, margin = _other_axes(axes, subset), margins[subset]
+            summed_axes = _other_axes(axes, subset)
+            margin = margins[subset]
             sums = s * values.sum(axis=summed_axes)
             slopes = (values / (1.0 + values)).sum(axis=summed_axes)
             margin_error = max(margin_error, float(np.abs(sums - margin).sum()))
@@ -677,7 +681,8 @@ def make_consistent(
 
     Guarantee: all cells are at least 0, up to the rounding of sums.
     """
-    total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * tolerance
+    total = float(contrasts[()])
+    margin_tolerance = MARGIN_TOLERANCE_SHARE * tolerance
     joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
     scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     scaled_margins = {subset for axes in scaled_sets for subset in largest_subsets(axes)}

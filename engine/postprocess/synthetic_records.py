@@ -88,7 +88,8 @@ def nearest_people(
         objective.gaps, order = done["gaps"], done["order"]
         previous_value, first_update = float(done["before"]), int(done["updates"])
         set_state(generator, done["generator"])
-    allowed, share = tolerance * people * len(tables), 0.0
+    allowed = tolerance * people * len(tables)
+    share = 0.0
     first_distance = max(objective.distance, allowed)
     for update in range(first_update, updates):
         if update % len(columns) == 0:
@@ -97,7 +98,8 @@ def nearest_people(
             improved = objective.value < (1.0 - required) * previous_value
             if objective.distance <= allowed or not improved:
                 break
-            previous_value, order = objective.value, generator.permutation(columns)
+            previous_value = objective.value
+            order = generator.permutation(columns)
         _update_column(records, int(order[update % len(columns)]), objective, generator)
         if checkpoints.due:
             state = {
@@ -570,7 +572,9 @@ def _meet_margins(
         )
     # For each margin: the matrix that sums the possible cells to the cells of the margin, and the
     # counts that are missing in these cells.
-    index, sums, gaps = np.unravel_index(cells, possible.shape), [], []
+    index = np.unravel_index(cells, possible.shape)
+    sums = []
+    gaps = []
     for summed_axes, margin in margins:
         margin_index = [index[a] for a in range(possible.ndim) if a not in summed_axes]
         rows = np.ravel_multi_index(margin_index, margin.shape)

@@ -503,7 +503,8 @@ class Uncertainty:
         """
         values = self.published.sums(group, start, stop)
         first, last, _ = slice(start, stop).indices(group.count)
-        names, last = group.attributes, max(first, last)
+        names = group.attributes
+        last = max(first, last)
         squares = np.mean(
             [apply_group(group, self._assembled(e, names), first, last) ** 2 for e in self.errors],
             axis=0,

@@ -83,7 +83,8 @@ def acceptance(
     """
     import pandas as pd
 
-    thresholds, published = rule or AcceptanceRule(), uncertainty.published
+    thresholds = rule or AcceptanceRule()
+    published = uncertainty.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
     scale = published.total / len(codes) if len(codes) else 0.0
     groups = published.measurement.plan.workload.groups
@@ -96,7 +97,8 @@ def acceptance(
         where = set_name(groups[worst].attributes)
         value = float(criteria[name][worst])
         if name == "inside":
-            value, where = float(criteria[name].sum()) / sum(group.count for group in groups), ""
+            value = float(criteria[name].sum()) / sum(group.count for group in groups)
+            where = ""
         met = value >= limit if name == "inside" else value <= limit
         rows.append(
             {

@@ -365,7 +365,8 @@ class Budget:
             )
             if budget.delta(epsilon) <= delta and budget.epsilon(delta) <= epsilon:
                 return budget
-            pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
+            pcost = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0))
+            shrink = shrink * 2
         raise BudgetError(
             f"For epsilon {epsilon!r} with delta {delta!r} the pcost is too small for a double."
             " Give a larger epsilon or delta."
@@ -518,7 +519,8 @@ class Budget:
         """
         from scipy.optimize import minimize_scalar
 
-        log_inverse, rho = -math.log(_probability(delta)), self.rho
+        log_inverse = -math.log(_probability(delta))
+        rho = self.rho
 
         def bound(log_t: float) -> float:
             t = math.exp(log_t)
@@ -737,7 +739,8 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
     try:
         is_finite = math.isfinite(number)
     except OverflowError:  # an integer or a fraction larger than every double
-        is_finite, number = False, (math.inf if number > 0 else -math.inf)
+        is_finite = False
+        number = math.inf if number > 0 else -math.inf
     if not is_finite or number <= 0:
         raise BudgetError(f"{name} was given as {number}. {advice}.")
     exact = (

@@ -147,7 +147,8 @@ class _Reader:
         """Read a struct; return the values of its integer fields by field number."""
         if depth > MAX_NESTING:
             raise ValueError("a page header is nested too deeply")
-        integers, number = dict[int, int](), 0
+        integers = dict[int, int]()
+        number = 0
         while (head := self._byte()) != STOP:
             number = number + (head >> 4) if head >> 4 else self._integer()
             kind = head & 15
@@ -371,7 +372,9 @@ def max_bytes_of(plan: Plan) -> dict[str, int]:
 
     The certificate, the signature and the published tables have no entry.
     """
-    groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
+    groups = plan.workload.groups
+    rows = plan.workload.queries
+    blocks = plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     text_bytes = sum(group.count * _text_bytes(group, labels) for group in groups)
     name_bytes = sum(map(len, labels)) + FIXED_BYTES
@@ -427,7 +430,8 @@ def _name_bytes(names: Iterable[str]) -> int:
 
 def _array_bytes(blocks: Iterable[Block]) -> int:
     """Return an upper bound of the bytes of measurements.npz."""
-    total, rows = 0, dict[object, int]()
+    total = 0
+    rows = dict[object, int]()
     for block in blocks:
         total += (
             8 * block.measurements
@@ -636,7 +640,9 @@ def read_measurements(
                 f"measurements.json does not describe the {len(plan.blocks):,} blocks of the plan."
                 " Give the package as it was published."
             )
-        integers, blocks, strategies = {}, {}, dict[tuple[Strategy, str], Strategy]()
+        integers = {}
+        blocks = {}
+        strategies = dict[tuple[Strategy, str], Strategy]()
         for (space, block), entry in zip(plan.blocks.items(), text["blocks"], strict=True):
             _check_block(block, entry)
             blocks[space] = _with_measured_rows(block, entry, array_file, strategies)
@@ -746,7 +752,8 @@ def _check_formula(
     block: Block, strategy: Strategy, factor: Mapping[str, Any], arrays: ArrayFile
 ) -> None:
     """Raise PlanError unless the formula of strategy rows in the files is that of ``strategy``."""
-    formula, name = rows_formula(strategy), factor["rows"]
+    formula = rows_formula(strategy)
+    name = factor["rows"]
     if formula is None or factor["form"] != formula.form:
         raise _mismatch(block)
     entries = arrays.read(name, "f", formula.entries.shape)

@@ -453,7 +453,8 @@ def report_html(
     """
     from engine.figures import answers_picture, budget_picture, spread_picture
 
-    plan, fields = measurement.plan, certificate(measurement, receipt, confidence)
+    plan = measurement.plan
+    fields = certificate(measurement, receipt, confidence)
     title = "Rehearsal report" if measurement.rehearsal else f"Release of {measurement.dataset}"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if measurement.rehearsal:

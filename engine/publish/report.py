@@ -254,7 +254,8 @@ def write_published(
         "status": REHEARSAL_MARK if rehearsal else "release",
     }
     schema = TABLE_SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else TABLE_SCHEMA
-    report_progress, written = progress_reporter(progress, CANCELLED_TEXT), 0
+    report_progress = progress_reporter(progress, CANCELLED_TEXT)
+    written = 0
     with (
         new_file(path, overwrite=overwrite) as partial,
         file_writer(partial, format, schema, metadata) as writer,

@@ -474,7 +474,8 @@ def _query(group: Group, index: int) -> Array:
     tensor, axes = np.ones(()), list[int]()
     for part, query in zip(group.parts, part_queries, strict=True):
         row = part.family.rows(part.sizes, int(query), int(query) + 1).reshape(part.sizes)
-        tensor, axes = np.multiply.outer(tensor, row), [*axes, *part.axes]
+        tensor = np.multiply.outer(tensor, row)
+        axes = [*axes, *part.axes]
     return np.asarray(tensor.transpose(np.argsort(axes)) if axes else tensor)
 
 
@@ -1151,10 +1152,8 @@ class _WorkbookWriter:
 
         The sheets of a rehearsal have `REHEARSAL_MARK` as their first line.
         """
-        sheet, mark = (
-            self.book.add_worksheet(name),
-            [REHEARSAL_MARK] if self.measurement.rehearsal else [],
-        )
+        sheet = self.book.add_worksheet(name)
+        mark = [REHEARSAL_MARK] if self.measurement.rehearsal else []
         sheet.set_landscape()
         sheet.set_paper(A4)
         # print one page wide and any number of pages long

@@ -142,7 +142,8 @@ def _options(text: bytes) -> dict[str, Any]:
                 f"The option {name} in {HOW} is missing, or is not of the type {kind.__name__}. "
                 "Give the package as it was published."
             )
-    rule, names = how["rule"], {field.name for field in fields(QualityRule)}
+    rule = how["rule"]
+    names = {field.name for field in fields(QualityRule)}
     if rule.keys() != names or not all(
         type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()
     ):
@@ -592,7 +593,8 @@ class _Rows:
     """Reader that returns requested numbers of rows from a sequence of record batches."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self._batches, self._rest = batches, list[pa.RecordBatch]()
+        self._batches = batches
+        self._rest = list[pa.RecordBatch]()
 
     def take(self, count: int) -> pa.Table | None:
         """Return the next ``count`` rows; None if there are fewer."""

@@ -78,7 +78,8 @@ def without_values(
         raise
     except Exception as error:
         is_memory_error = isinstance(error, MemoryError)
-        error_type, reason = type(error).__name__, explain(error)
+        error_type = type(error).__name__
+        reason = explain(error)
     # The errors are raised outside of the `except` block: inside, Python attaches the first exception
     # to them, and its message can contain values.
     if is_memory_error:

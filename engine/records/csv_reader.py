@@ -619,7 +619,8 @@ class _CsvFile:
 
         A character that the end of the file cuts off is not UTF-8.
         """
-        decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        lines = 1
         raw, inside = open_decompressed(self.path)
         with raw:
             while block := inside.read(2**20):

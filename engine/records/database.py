@@ -99,8 +99,10 @@ _FLOAT_DIGITS = 15  # significant digits of a float as text in SQLite
 
 def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the named columns of an Ibis table in SQLite in batches of at most ``rows`` rows."""
-    backend, kinds = table.get_backend(), [table[name].type() for name in names]
-    connection, positions = backend.con, [table.columns.index(name) for name in names]
+    backend = table.get_backend()
+    kinds = [table[name].type() for name in names]
+    connection = backend.con
+    positions = [table.columns.index(name) for name in names]
     # a table in memory that the expression uses must be copied to the database first
     backend._run_pre_execute_hooks(table)
     cursor = backend.raw_sql(backend.compile(table))
@@ -206,7 +208,8 @@ def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any
 
     ``explain`` returns the message for an exception; see `without_values`.
     """
-    ibis, session = import_optional("ibis", SPARK_SESSION), frame.sparkSession
+    ibis = import_optional("ibis", SPARK_SESSION)
+    session = frame.sparkSession
     name = ibis.util.gen_name("records")
     before = without_values(
         lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS},
@@ -470,7 +473,9 @@ def _date_cases(
     """
     import ibis
 
-    attribute, kind, backend_name = encoder.attribute, column.type(), column.get_backend().name
+    attribute = encoder.attribute
+    kind = column.type()
+    backend_name = column.get_backend().name
     if kind.is_string():
         texts = as_hex(column)
         codes = _by_distinct(texts, lambda text: encoder.encode(bytes.fromhex(text)), distinct)
@@ -551,7 +556,8 @@ def as_hex(column: Any) -> Any:
     NotComputableError
         The backend has no function for this that is known to return exact bytes.
     """
-    name, call = column.get_backend().name, _functions()
+    name = column.get_backend().name
+    call = _functions()
     if name in HEX_BACKENDS:
         return call["hex"](column)
     if name != "postgres":
@@ -848,7 +854,8 @@ def _cancellation(backend: Any) -> Iterator[Callable[[], object]]:
     does not support cancellation.
     """
     if backend.name == "pyspark":
-        context, tag = backend._session.sparkContext, f"counted-{threading.get_ident()}"
+        context = backend._session.sparkContext
+        tag = f"counted-{threading.get_ident()}"
         # if the session is closed, the next query reports it
         with suppress(Exception):
             context.addJobTag(tag)
@@ -1398,7 +1405,8 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     """
     import ibis
 
-    cap, with_person = tally.cap, table.filter(table[_PERSON].notnull())
+    cap = tally.cap
+    with_person = table.filter(table[_PERSON].notnull())
     # add a column with the number of rows of the person
     sized = with_person.mutate(**{_ROWS: ibis._.count().over(ibis.window(group_by=_KEY))})
     within_cap = sized.filter(sized[_ROWS] <= cap.rows)

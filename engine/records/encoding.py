@@ -1052,7 +1052,8 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
     def fits(candidate: str) -> bool:
         return candidate != text and encoder.encode(candidate) >= 0
 
-    attribute, stripped = encoder.attribute, text.strip()
+    attribute = encoder.attribute
+    stripped = text.strip()
     if fits(stripped):
         yield "blanks"
     if stripped.casefold() in _MISSING:

@@ -535,7 +535,8 @@ class _Tally:
         # the rules for impossible cells are arrays, which a database cannot use
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
-        n_rows_read, listen = 0, check_callback(progress)
+        n_rows_read = 0
+        listen = check_callback(progress)
         encoders = self.encoders
         if self.cap is not None:
             # The selection of rows per person depends on all attributes of the schema, so that
@@ -684,7 +685,8 @@ class _Tally:
 
     def _take(self, columns: list[np.ndarray], pool: Executor) -> None:
         """Copy a batch of cell codes to the chunk, and empty the chunk whenever it is full."""
-        rows, start = len(columns[0]) if columns else 0, 0
+        rows = len(columns[0]) if columns else 0
+        start = 0
         while start < rows:
             count = min(rows - start, self.chunk_rows - self.filled_rows)
             for chunk, codes in zip(self.chunk, columns, strict=True):

@@ -229,7 +229,8 @@ def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
         """Append a block to the text that is not parsed yet; return False at the file's end."""
         nonlocal text, at
         block = file.read(BLOCK)
-        text, at = text[at:] + utf8_decoder.decode(block, final=not block), 0
+        text = text[at:] + utf8_decoder.decode(block, final=not block)
+        at = 0
         return bool(block)
 
     def next_character() -> str:
@@ -312,7 +313,8 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
                     " it out of the schema"
                 )
         texts = [name for name in names if _is_text(fields.field(name).type)]
-        metadata, needed = file.metadata, set(names)
+        metadata = file.metadata
+        needed = set(names)
         positions = [
             i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed
         ]
@@ -722,7 +724,8 @@ def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
 def _partitions(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the rows of a Dask frame, one partition at a time."""
     check_columns(list(data.columns), names)
-    selection, what = data[list(names) or list(data.columns)[:1]], "the Dask frame"
+    selection = data[list(names) or list(data.columns)[:1]]
+    what = "the Dask frame"
     for i in range(selection.npartitions):
         partition = without_values(lambda i=i: selection.get_partition(i).compute(), what)  # type: ignore[misc]
         for batch in _frame(partition, names, rows):

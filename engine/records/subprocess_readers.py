@@ -163,7 +163,8 @@ def draft_schema(path: str | Path) -> DraftSchema:
             f" of {', '.join(LABELLED_READERS)}"
         )
     meta = _meta(file)
-    attributes, reasons = [], _column_problems(meta)
+    attributes = []
+    reasons = _column_problems(meta)
     for name in meta.column_names:
         try:
             if name not in reasons:
@@ -580,7 +581,9 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
     LimitExceeded
         The sheet has more than `MOST_TEXT` characters.
     """
-    lines, characters, width = list[list[str]](), 0, 0
+    lines = list[list[str]]()
+    characters = 0
+    width = 0
     for row in _sheet_rows(path, sheet, "save the one to be read as a separate file"):
         cells = list(map(_cell_text, row))
         # number of cells up to the last one that is not empty
@@ -634,7 +637,8 @@ def _sheet_rows(
         The sheet does not exist, no name is given and several visible sheets are not empty, or the
         sheet has merged cells.
     """
-    what, messages = f"the file {quote_public(path.name)}", _sheet_messages(path, sheet)
+    what = f"the file {quote_public(path.name)}"
+    messages = _sheet_messages(path, sheet)
     # The worker sends the names of the sheets that match and of all sheets, then the merged cells,
     # then lists of rows.
     with closing(messages):

@@ -533,7 +533,8 @@ def check_records(
     # A database returns only counts. Some values are read in addition, to detect for example dates
     # in a format that the schema does not declare.
     if is_table(data):
-        hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
+        hints = Hints()
+        names = {name for names in maximal_sets(plan) for name in names}
         for name, values in some_values(
             data, [name for name in plan.schema if name in names], MAX_VALUES
         ):
@@ -654,7 +655,8 @@ def count(
                 f" {cells:.2e} cells. A release allows at most {MOST_CELLS:,} cells per table."
                 " Choose a mechanism that measures smaller tables, such as 'querysmasher'."
             )
-    data, rows_per_person = read_counts(data), options.rows_per_person or 1
+    data = read_counts(data)
+    rows_per_person = options.rows_per_person or 1
     if isinstance(data, Counts):
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(

@@ -432,7 +432,8 @@ def group_texts(
         return pa.array(["all records"] * (stop - start), pa.string())
     # one array of texts per part of the group (a query family on some of its attributes)
     columns: list[pa.Array] = []
-    index, has_empty_text = np.arange(start, stop), False
+    index = np.arange(start, stop)
+    has_empty_text = False
     # From one query of the group to the next, the query of the last part changes first.
     for part in reversed(query_group.parts):
         index, query = np.divmod(index, part.count)

@@ -34,7 +34,8 @@ def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
     if seed is None:
         return None
     number = check_int("seed", seed, 0, MAX_SEED, error=PlanError)
-    start, requests = json.dumps(["rehearsal", number, *purpose]).encode(), 0
+    start = json.dumps(["rehearsal", number, *purpose]).encode()
+    requests = 0
 
     def stream(size: int) -> bytes:
         nonlocal requests

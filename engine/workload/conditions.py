@@ -266,7 +266,8 @@ def _list_predicate(attribute: Attribute, listed: Inside, *, negated: bool) -> s
 
 def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
     """Return the predicate that an attribute lies in the cells first .. end - 1."""
-    name, edges = word(attribute.name), attribute.edges
+    name = word(attribute.name)
+    edges = attribute.edges
     n_ordered = attribute.date_cells if attribute.is_dated else attribute.size
     if end > n_ordered:
         # The last cell counts missing values. It has no order relative to the dates, so it is

@@ -372,7 +372,8 @@ def promise_with_invariants(budget: Budget, exact: str) -> str:
     ----------
     exact : text that names the invariants, such as "the exact totals on age".
     """
-    replaced, k = budget.at(budget.replace_one_pcost), budget.rows_per_person
+    replaced = budget.at(budget.replace_one_pcost)
+    k = budget.rows_per_person
     rows = "one row" if k == 1 else f"up to {k:,} rows"
     return (
         f"Nothing protects {exact}: they are public, and somebody who knows all other records can"
@@ -454,7 +455,8 @@ def _maximal_support_table(
             f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that "
             "share attributes"
         )
-    coordinates, count = np.unravel_index(cells, possible.shape), cells.size
+    coordinates = np.unravel_index(cells, possible.shape)
+    count = cells.size
     sums, targets = list[Any](), list[Any]()
     for summed_axes, margin in margins:
         axes = [a for a in range(possible.ndim) if a not in summed_axes]

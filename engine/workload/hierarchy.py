@@ -732,7 +732,8 @@ def _code_list(
     deepest = int(depth[has_children].max(initial=-1))
     # ``areas[d]`` contains one node per leaf: the ancestor of the leaf at depth d, or the leaf
     # itself if its depth is at most d.
-    ancestors, areas = leaves, list[npt.NDArray[Any]]()
+    ancestors = leaves
+    areas = list[npt.NDArray[Any]]()
     for current_depth in range(deepest, -1, -1):
         ancestors = np.where(depth[ancestors] > current_depth, parents[ancestors], ancestors)
         areas.insert(0, ancestors)

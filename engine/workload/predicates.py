@@ -310,7 +310,8 @@ def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
     used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
     terms = _terms(attributes)
     # each name occurs as its word, or as the placeholder that `_parse` puts for a name in backticks
-    words, placeholders = [word(name) for name in terms], _placeholders(list(terms))
+    words = [word(name) for name in terms]
+    placeholders = _placeholders(list(terms))
     unknown = sorted(used - {*words, *placeholders})
     if unknown or not used:
         problem = (

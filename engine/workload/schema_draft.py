@@ -329,7 +329,9 @@ class _Rows:
         The problem is the reason why the row is invalid; it is empty for a valid row.
         """
         while True:
-            line, row, problem = self.reader.line_num + self.skipped + 1, list[str](), ""
+            line = self.reader.line_num + self.skipped + 1
+            row = list[str]()
+            problem = ""
             try:
                 row = next(self.reader)
             except StopIteration:

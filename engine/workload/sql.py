@@ -1056,7 +1056,8 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
 
 def _selected(select: exp.Select) -> list[exp.Expr]:
     """Return the expressions of SELECT in order: attributes, CASE and exactly one COUNT(*)."""
-    items, counts = [item.unalias() for item in select.expressions], 0
+    items = [item.unalias() for item in select.expressions]
+    counts = 0
     for item in items:
         if isinstance(item, exp.Count):
             counts += 1

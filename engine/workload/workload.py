@@ -920,7 +920,8 @@ class _Product(Family):
         # ``tail`` is the Kronecker product of the last matrices. Matrices are added to ``tail`` as
         # long as a chunk of len(tail) rows has at most CHUNK_ENTRIES entries. Each chunk is the
         # Kronecker product of one row of each remaining matrix with ``tail``.
-        tail, cells = matrices.pop() if matrices else np.ones((1, 1)), math.prod(sizes)
+        tail = matrices.pop() if matrices else np.ones((1, 1))
+        cells = math.prod(sizes)
         while matrices and len(tail) * len(matrices[-1]) * cells <= CHUNK_ENTRIES:
             tail = np.asarray(np.kron(matrices.pop(), tail), dtype=float)
         row_choices = itertools.product(*(range(len(matrix)) for matrix in matrices))
