@@ -2,6 +2,7 @@
 
 from engine.analysis.ad_hoc_queries import (
     box_query,
+    condition_name,
     condition_query,
     count_cells,
     find_cells,
@@ -95,6 +96,7 @@ __all__ = [
     "certificate_text",
     "compare",
     "comparison",
+    "condition_name",
     "condition_query",
     "count_cells",
     "cumulative_workload",

@@ -21,7 +21,8 @@ from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
 from engine.records import count_marginals
 from engine.release import Measurement, apply_group, quantile
-from engine.workload import Attribute, Custom, Group, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
+from engine.workload.integer_bins import query_texts
 from engine.workload.predicates import named_in
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 MAX_CELLS = 4_000_000  # largest coefficient table of one query
+MAX_QUERY_CHARS = 60  # of the condition that names a table
 MAX_CELLS_SEARCHED = 100_000  # cells that `find_cells` compares if an attribute has no labels
 
 
@@ -59,22 +61,47 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
     )
 
 
-def table_names(groups: Sequence[Group]) -> list[str]:
-    """Return one name per group: its attributes.
+def condition_name(workload: Workload, group: int) -> str:
+    """Return the query of a group that has one query with labels, such as "age < 18 and vote = 'no'".
 
-    If several groups have the same attributes, their names contain the family, too.
+    The text is empty for any other group; a long text is cut at its end.
+    """
+    parts = workload.groups[group].parts
+    families = [part.family for part in parts if isinstance(part.family, Custom)]
+    is_labelled = families and all(family.labels is not None for family in families)
+    if not is_labelled or workload.groups[group].count != 1:
+        return ""
+    (text,) = query_texts(workload.schema.attributes, [workload.describe_in_group(group, 0)])
+    return text if len(text) <= MAX_QUERY_CHARS else f"{text[: MAX_QUERY_CHARS - 1]}…"
+
+
+def table_names(workload: Workload) -> list[str]:
+    """Return one name per group: its attributes, or the text of its condition.
+
+    If several groups have the same attributes, their names contain the family, too.  A group with
+    one condition is named by it, see `condition_name`.
 
     >>> from engine import Attribute
     >>> workload = Workload(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]))
-    >>> table_names(workload.add("age").add("age", "range").add("sex").groups)
+    >>> table_names(workload.add("age").add("age", "range").add("sex"))
     ['age (marginal)', 'age (range)', 'sex']
+    >>> table_names(workload.add("age", Custom(predicates=["age < 2"])).add("age"))
+    ['age < 2', 'age']
     """
-    n_groups = Counter(group.attributes for group in groups)
+    conditions = [condition_name(workload, g) for g in range(len(workload.groups))]
+    n_groups = Counter(
+        group.attributes
+        for group, condition in zip(workload.groups, conditions, strict=True)
+        if not condition
+    )
     return [
-        set_name(group.attributes)
-        if n_groups[group.attributes] == 1
-        else f"{set_name(group.attributes)} ({group.family_text})"
-        for group in groups
+        condition
+        or (
+            set_name(group.attributes)
+            if n_groups[group.attributes] == 1
+            else f"{set_name(group.attributes)} ({group.family_text})"
+        )
+        for group, condition in zip(workload.groups, conditions, strict=True)
     ]
 
 

@@ -158,7 +158,7 @@ def _effect(
     if other is not None:
         error_before = errors_before["rmse"][changed_request.numbers[other]]
         rise = float(errors_after["rmse"][other] / error_before) - 1.0
-        risen = table_names(after.workload.groups)[other]
+        risen = table_names(after.workload)[other]
     return Effect(
         name=name,
         attribute=attribute,

@@ -236,7 +236,7 @@ def single_groups_text(tuned_plan: Plan, uniform_plan: Plan | None = None) -> st
     text = f"{max(gain, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return text + "no table is less accurate."
-    worst_name = table_names(tuned_plan.workload.groups)[worst]
+    worst_name = table_names(tuned_plan.workload)[worst]
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return (
         f"{text}{number:,} of {pluralize(len(rises), 'table')} {'is' if number == 1 else 'are'} "

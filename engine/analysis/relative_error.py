@@ -155,7 +155,7 @@ def publishable_by_group(
     """
     import pandas as pd
 
-    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups), start=1)]
+    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload), start=1)]
     table = pd.DataFrame({"attributes": names})
     counts = [
         scale.records * _even_shares(group, chosen_queries(workload, g))

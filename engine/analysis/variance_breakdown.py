@@ -205,7 +205,7 @@ def sorted_by_error(table: pd.DataFrame) -> pd.DataFrame:
 @cached_on_value
 def names_in_plan(plan: Plan) -> list[str]:
     """Return the names of all groups of a plan, as from `table_names`."""
-    return table_names(plan.workload.groups)
+    return table_names(plan.workload)
 
 
 def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.DataFrame:
@@ -237,7 +237,7 @@ def worst_tables(plan: Plan, count: int = 5) -> pd.DataFrame:
     last = min(count, len(errors))
     candidates = np.argpartition(-errors, last - 1)[:last]
     numbers = candidates[np.argsort(-errors[candidates], kind="stable")]
-    names = table_names(plan.workload.groups)
+    names = table_names(plan.workload)
     return pd.DataFrame(
         {"attributes": [names[i] for i in numbers], "typical error": errors[numbers]},
         index=numbers,

@@ -421,7 +421,7 @@ def error_table(
         ("all tables, largest", errors_before["max_std"].max(), errors_after["max_std"].max()),
     ]
     if (other := most_increased(before, after, changed_request)) is not None:
-        name = table_names(after.workload.groups)[other]
+        name = table_names(after.workload)[other]
         error_before = errors_before["rmse"][changed_request.numbers[other]]
         rows.append((f"{name}, typical", error_before, errors_after["rmse"][other]))
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])

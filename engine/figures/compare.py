@@ -490,7 +490,7 @@ def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     shown = loss_ratios[[labels.index(tied[0]) for tied in drawn]]
     worst = np.minimum(np.nan_to_num(shown, nan=MAX_RATIO_TO_BEST), MAX_RATIO_TO_BEST).max(axis=0)
     shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
-    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload.groups), start=1)]
+    names = [f"{g}: {name}" for g, name in enumerate(table_names(workload), start=1)]
     titles = [title_of(label) for label in labels]
     shown = shown[:, shown_groups].T
     columns = axis_labels([tied_titles(tied) for tied in drawn], 200)

@@ -106,7 +106,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
-    names = table_names(plan.workload.groups)
+    names = table_names(plan.workload)
     labels = axis_labels([f"{g + 1}: {names[g]}" for g in shown["group"]])
     styles = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
     figure = go.Figure(

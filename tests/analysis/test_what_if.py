@@ -233,7 +233,7 @@ def test_error_table_names_most_increased_table() -> None:
     table = what_if.error_table(before, after, 0, changed)
     ratios = after.by_group()["rmse"] / before.by_group()["rmse"]
     worst = int(ratios.argmax())
-    assert table["errors in counts"].iloc[-1] == f"{table_names(workload.groups)[worst]}, typical"
+    assert table["errors in counts"].iloc[-1] == f"{table_names(workload)[worst]}, typical"
     assert table["change"].iloc[-1] == f"{ratios[worst] - 1.0:+.1%}"
 
 

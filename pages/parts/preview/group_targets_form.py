@@ -80,7 +80,8 @@ def _rows(plan: Plan) -> Rows:
     if len(groups) <= MAX_GROUP_TARGETS:
         shared_by = st.radio("Targets for", [SIZES, EACH], horizontal=True, key="targets_for")
     if shared_by == EACH:
-        return {f"{i + 1}: {name}": [i] for i, name in enumerate(analysis.table_names(groups))}
+        names = analysis.table_names(plan.workload)
+        return {f"{i + 1}: {name}": [i] for i, name in enumerate(names)}
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         sizes.setdefault(len(group.attributes), []).append(i)

@@ -103,7 +103,9 @@ def groups(plan: Plan) -> None:
 
 
 def _short_names(plan: Plan, attributes: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Return short names of groups, with the family of those that share their attributes.
+    """Return short names of groups: attributes, and the family of groups that share attributes.
+
+    The name of a group with one condition is the condition.
 
     Parameters
     ----------
@@ -113,7 +115,8 @@ def _short_names(plan: Plan, attributes: Sequence[str], numbers: Sequence[int]) 
     names = names_in_plan(plan)
     short_names = figures.short_table_names(attributes, MAX_NAME_CHARS)
     return [
-        short_name + names[number].removeprefix(text)
+        analysis.condition_name(plan.workload, number)
+        or short_name + names[number].removeprefix(text)
         for short_name, number, text in zip(short_names, numbers, attributes, strict=True)
     ]
 
@@ -153,10 +156,11 @@ def selected_group(plan: Plan) -> int:
     return number
 
 
-def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Return what a group still has after its index has changed: attributes and family."""
+def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...], str, str]:
+    """Return what a group still has after its index has changed: attributes, family, condition."""
     group = plan.workload.groups[number]
-    return plan.schema.names, group.attributes, group.family_text
+    condition = analysis.condition_name(plan.workload, number)
+    return plan.schema.names, group.attributes, group.family_text, condition
 
 
 def draw_selected_group(plan: Plan) -> None:

@@ -9,10 +9,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine._format import pluralize
-from engine.analysis import find_cells, find_groups, worst_first
+from engine.analysis import condition_name, find_cells, find_groups, worst_first
 from engine.analysis.variance_breakdown import least_accurate_queries
 from engine.plans import Plan
-from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range
+from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range, Workload
 from engine.workload.integer_bins import cell_text, query_texts
 from engine.workload.level_queries import levels_of_group
 from pages.parts.shell.error_text import escape_markdown
@@ -39,7 +39,7 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
     return st.selectbox(
         "Table",
         options,
-        format_func=lambda i: _group_text(all_groups[i], i),
+        format_func=lambda i: _group_text(plan.workload, i),
         key=key,
         on_change=on_change,
     )
@@ -139,11 +139,12 @@ def choose_slice(
     return tuple(sorted(axes)), fixed
 
 
-def _group_text(group: Group, number: int) -> str:
+def _group_text(workload: Workload, number: int) -> str:
+    group = workload.groups[number]
     names = " × ".join(group.attributes) or "total"
-    count = pluralize(group.count, "query", "queries")
+    text = condition_name(workload, number) or f"{names}, {group.family_text}"
     # The tables are numbered from 1, as in the names of the files of published tables.
-    return f"{number + 1}: {names}, {group.family_text} ({count})"
+    return f"{number + 1}: {text} ({pluralize(group.count, 'query', 'queries')})"
 
 
 def _fixed(

@@ -52,7 +52,11 @@ def groups(workload: Workload, plan: Plan | None) -> Sequence[int]:
         return ()
     key = f"grid_{history.version()}_{page_numbers[0]}_{len(page_numbers)}"
     table = analysis.workload_errors(workload, page_numbers, plan)
-    names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
+    short_names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)
+    names = [
+        analysis.condition_name(workload, number) or short_name
+        for number, short_name in zip(page_numbers, short_names, strict=True)
+    ]
     st.data_editor(
         table.assign(attributes=names, **{REMOVE: False}),
         key=key,

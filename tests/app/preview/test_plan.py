@@ -11,7 +11,7 @@ from engine._format import format_number
 from engine.analysis import certificates as texts
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.shell import history, permalink
 from pages.parts.shell.history import RequestState
 from tests.app.preview.sessions import open_preview
@@ -182,3 +182,17 @@ def test_latex_of_errors_has_caption_and_digits_of_screen(
     first = f"{table['standard error'].iloc[0]:,.2f}"
     assert re.search(rf"& {re.escape(first)} ", text)  # two decimals, as on screen
     assert f"{float(downloads['errors.csv']().decode().split()[-1].split(',')[-1]):.2f}" in text
+
+
+def test_conditions_on_one_attribute_have_different_names() -> None:
+    workload = Workload(demo_schema("survey")).add("vote")
+    for condition in ("20 <= age < 40", "age >= 60"):
+        workload = workload.add("age", Custom(predicates=[condition]))
+    session = open_preview(workload)
+    tables = session.app.selectbox(key="group").options
+    assert tables[1:] == ["2: 20 <= age < 40 (1 query)", "3: age >= 60 (1 query)"]
+    listed = next(d.value for d in session.app.dataframe if "queries" in d.value)["attributes"]
+    assert sorted(listed) == ["20 <= age < 40", "age >= 60", "vote"]
+    session.go("workload")
+    listed = next(d.value for d in session.app.dataframe if "remove" in d.value)["attributes"]
+    assert listed.tolist() == ["vote", "20 <= age < 40", "age >= 60"]
