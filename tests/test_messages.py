@@ -50,7 +50,7 @@ def texts(path: Path) -> Iterator[str]:
         elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and not {id(node)} & (docstrings | parts)
+            and id(node) not in docstrings | parts
         ):
             yield node.value
 

@@ -56,9 +56,9 @@ def check_counts(plan: Plan) -> None:
     # The factors 1 - 1e-12 and 1 + 1e-12 allow for rounding errors.
     for share, tolerance in zip(SHARES, tolerances, strict=True):
         if math.isfinite(tolerance):
-            assert (
-                share_within(plan, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
-            )
+            exact_share = (errors <= tolerance * (1 + 1e-12)).mean()
+            assert exact_share >= share
+            assert share_within(plan, tolerance) == exact_share
         assert (errors < tolerance * (1 - 1e-12)).mean() < share
     assert share_within(plan, errors[0] / 2) == 0.0
     assert share_within(plan, 1e49) == np.isfinite(errors).mean()

@@ -37,7 +37,7 @@ def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
     def release(folder: Path) -> Any:
         return measure(plan, data, dataset="survey", ledger=folder / "office.ledger")
 
-    steps = 2 * len(plan.blocks)
+    steps = 2 * len(plan.blocks)  # the noise and the estimate of every block
     for i in range(kills):
         _run_and_kill(lambda: release(book.path.parent), 1 + steps * i // kills)
         if not i:

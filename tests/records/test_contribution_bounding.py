@@ -270,10 +270,9 @@ def survey_with_rules():
             "pid": rng.integers(0, 150, 500),
         }
     )
-    broken = (frame["code"] == 4) & frame["zip"].isin(["1", "2"]) | (frame["sex"] == "F") & (
-        frame["age"] < 20
-    )
-    return schema, frame, ~broken
+    has_impossible_code = (frame["code"] == 4) & frame["zip"].isin(["1", "2"])
+    has_impossible_age = (frame["sex"] == "F") & (frame["age"] < 20)
+    return schema, frame, ~(has_impossible_code | has_impossible_age)
 
 
 def test_impossible_rows_are_refused_in_all_tables():

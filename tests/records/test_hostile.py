@@ -45,7 +45,8 @@ def csv_variants() -> list[tuple[str, bytes, bool]]:
                b'"code","age","sex"',
                b'\xef\xbb\xbf"code","age","sex"', b"\xef\xbb\xbfcode,age,sex", b"\xff,age,sex", b",,", b"code,age,sex,",
                b'"code,age,sex', b"code,age,sex\x00", b"0,1,F", b"code\nage\nsex"]  # fmt: skip
-    variants += [(f"header {i}", header + plain[12:], False) for i, header in enumerate(headers)]
+    rows = plain.removeprefix(b"code,age,sex")
+    variants += [(f"header {i}", header + rows, False) for i, header in enumerate(headers)]
     for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-7", "cp037"):
         variants.append((encoding, plain.decode().encode(encoding), False))
     variants += [

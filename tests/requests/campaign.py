@@ -84,16 +84,15 @@ def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np
     if rules:
         possible = ~_matches(rules[0], sizes)
         table = table * possible
-    facts: dict[str, Any] = {}
+    totals_by_names: dict[tuple[str, ...], list[int]] = {}
     if rng.random() < exact and table.any():
         for _ in range(int(rng.integers(1, 3))):
             axes = [i for i in range(len(sizes)) if rng.random() < 0.4]
             totals = table.sum(axis=tuple(i for i in range(len(sizes)) if i not in axes))
-            facts["".join(NAMES[i] for i in axes)] = np.asarray(totals).ravel().tolist()
-    return (
-        Schema(attributes, impossible=rules, invariants=[(list(k), v) for k, v in facts.items()]),
-        table,
-    )
+            names = tuple(NAMES[i] for i in axes)
+            totals_by_names[names] = np.asarray(totals).ravel().tolist()
+    schema = Schema(attributes, impossible=rules, invariants=list(totals_by_names.items()))
+    return schema, table
 
 
 def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:

@@ -76,19 +76,22 @@ def split_matrix(sizes, centers, complements):
     T = np.ones((1, 1))
     for n, pi in zip(sizes, centers, strict=True):
         T = np.kron(T, np.hstack([np.full((n, 1), 1 / n) if pi is None else pi[:, None], basis(n)]))
+    # ``index`` has the position of a column of T by its factors: 0 is the center of an attribute, and
+    # k > 0 is its residual coordinate k - 1.
     index, U = np.arange(T.shape[1]).reshape(sizes), np.eye(T.shape[1])
+    total = (0,) * len(sizes)
     for (a, b), complement in complements.items():
-        base_row, place = (0,) * len(sizes), itertools.count()
-        for i, j in itertools.product(range(1, sizes[a]), range(1, sizes[b])):
-            c, row = next(place), list(base_row)
-            row[a], row[b] = i, j
-            source = index[tuple(row)]
-            U[source, index[base_row]] += complement.by_total[c]
+        pair_coordinates = itertools.product(range(1, sizes[a]), range(1, sizes[b]))
+        for c, (i, j) in enumerate(pair_coordinates):
+            factors = list(total)
+            factors[a], factors[b] = i, j
+            source = index[tuple(factors)]
+            U[source, index[total]] += complement.by_total[c]
             for axis, D in zip((a, b), complement.by_axis, strict=True):
                 for k in range(1, sizes[axis]):
-                    target = list(base_row)
-                    target[axis] = k
-                    U[source, index[tuple(target)]] += D[c, k - 1]
+                    factors = list(total)
+                    factors[axis] = k
+                    U[source, index[tuple(factors)]] += D[c, k - 1]
     return T @ U
 
 

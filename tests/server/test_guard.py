@@ -61,7 +61,7 @@ def opens_websocket(
     """Return whether the server accepts a WebSocket with these headers."""
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie} if cookie else {}
-    if host:  # another host needs a raw request
+    if host:  # `connect` cannot send another Host header than that of the address
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
         key = {
             "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",

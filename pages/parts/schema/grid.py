@@ -251,10 +251,10 @@ def draw(schema: Schema | None) -> None:
 def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
     """Draw how the ``rows`` of the grid were read: bins, dates and codes, and what to check.
 
-    Labels that are separated by | are as in the grid, so they are not repeated.
+    Attributes whose labels are listed in the grid, separated by |, are left out.
     """
-    repeated = {row.get("name", "").strip() for row in rows if "|" in row.get("values", "")}
-    attributes = [attribute for attribute in schema.attributes if attribute.name not in repeated]
+    listed = {row.get("name", "").strip() for row in rows if "|" in row.get("values", "")}
+    attributes = [attribute for attribute in schema.attributes if attribute.name not in listed]
     lines = [
         f"**{escape_markdown(attribute.name)}**:"
         f" {escape_markdown(integer_bins.domain_text(attribute))}"
