@@ -620,7 +620,7 @@ class Frame:
         The derivative with respect to K is added to ``by_K``, shape (n, k).  With S = diag(s), Y is
         the square root of H = S ``family.gram`` S, and R = K^T Y K.
         """
-        # C = R^2 and t = tr Y - tr R depend on R.  Their derivatives are added to that by R.
+        # C = R^2 and t = tr Y - tr R depend on R, so their derivatives are added to the one for R.
         by_R = family.by_root + family.R @ family.by_square + family.by_square @ family.R
         by_R = 0.5 * (by_R + by_R.T)
         by_R[np.diag_indices(len(by_R))] -= family.by_t

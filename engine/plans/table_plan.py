@@ -848,8 +848,8 @@ class MarginalsPlan(Plan):
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
         """Return the averages of the residual coordinates over all tables that contain a space.
 
-        The tables are weighted by the precisions of their estimates.
-        ``estimates`` has the noisy cells of every table, which the function may overwrite.
+        The tables are weighted by the precisions of their estimates.  ``estimates`` has the noisy
+        cells of every table, which the function may overwrite.
         """
         averages: dict[Space, Array] = {}
         # The estimate of each block is read once, because reading it can compute it.

@@ -262,9 +262,8 @@ def newton_weights(
 ) -> tuple[Array, float] | None:
     """Improve dual weights by Newton's method on the orbits of cells with positive weight.
 
-    Returns (weights of shape (orbits,) with sum 1, the gap they prove), a gap of at most ``gap``.
-    Returns None if the steps do not reach ``gap``, or if they are not worthwhile
-    (`_is_worthwhile`).
+    Returns (weights of shape (orbits,) with sum 1, the gap that they prove).  Returns None if the
+    steps do not prove ``gap``, or if they are not worthwhile (`_is_worthwhile`).
 
     Parameters
     ----------
@@ -274,8 +273,8 @@ def newton_weights(
     """
     T, d = problem.evaluate(mass)
     # The steps minimise phi(mu) = sum(mu) - 2 T(mu) over the weights mu, here ``mass``.  Among all
-    # multiples of mu, phi is smallest at the one with T = sum(mu).  At the optimum d, the privacy
-    # cost, is then 1 at all orbits with positive weight.
+    # multiples of mu, phi is smallest at the one with T = sum(mu).  ``d`` are the privacy costs of
+    # the cells.  At the optimum they are then 1 at all orbits with positive weight.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
         # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess
@@ -793,7 +792,7 @@ class FourierProblem(DualProblem):
 
     def solution(self, mass: Array, status: str) -> Solution:
         """Return the strategy in closed form; the dual weights ``mass`` prove its lower bound."""
-        # With the center (first cell + last cell) / 2, the strategy is computed from the weights.
+        # There is no closed form for the center (first cell + last cell) / 2.
         if any(_has_circle_center(L) for L in self.lift.matrices):
             return super().solution(mass, f"half circles, {status}")
         coefficients, matrix_of = self._fourier()

@@ -204,9 +204,10 @@ class IntervalSpace:
 
     @cached_property
     def low_rank(self) -> tuple[Array, Array]:
-        """Low-rank term U S U^T of the Gram in differences, as U of shape (m, r) and S of shape (r, r).
+        """Low-rank term U S U^T of the Gram in differences, as (U, S).
 
-        The Gram is a D^T D + tau I + U S U^T, see the module's docstring; r is 0, 1 or 2.
+        The shapes are (m, r) and (r, r), where r is 0, 1 or 2.  The Gram is a D^T D + tau I + U S U^T,
+        see the module's docstring.
         """
         gram, ones = self.gram, np.ones(self.dimension)
         # differences z_k = q_k - q_(k+1) of the total q = (1, ..., 1): only the last one is not 0

@@ -104,9 +104,10 @@ class _Halves:
 
 
 def _cholesky_factors(solution: WindowSolution, halves: _Halves) -> list[Array]:
-    """Return the Cholesky factor L of the block of R on every part of the basis.
+    """Return the Cholesky factors of the blocks of R, one per part of the basis.
 
-    If W has dependent rows, the first vector of the first part is left out of the block.
+    R is the root of W diag(mu) W^T, with the windows W and the dual weights mu.  If W has dependent
+    rows, the first vector of the first part is left out of its block.
     """
     import scipy.linalg
 
@@ -119,6 +120,7 @@ def _cholesky_factors(solution: WindowSolution, halves: _Halves) -> list[Array]:
         if has_relation:
             # the smallest eigenvalue is 0, but it was computed with rounding errors
             squares[0] = 0.0
+        # the block of R is U diag(squares)^(1/2) U^T
         U *= np.maximum(squares, 0.0) ** 0.25
         U = U[1:] if has_relation else U
         block = U @ U.T
@@ -218,6 +220,7 @@ class WindowTables(Operator):
         for part, (coordinates, factor) in enumerate(
             zip(self.halves.split(sums), self.factors, strict=True)
         ):
+            # the first coordinate is determined by the others and not measured
             if part == 0 and relation is not None:
                 first, others = coordinates[:, :1], coordinates[:, 1:]
                 coordinates = others - first * (relation[1:] / relation[0])
@@ -340,6 +343,7 @@ class WindowMatrices(StrategyMatrices):
                     # the vector that is left out of the first block
                     coordinates[0] = np.pad(coordinates[0], [(0, 0), (1, 0)])
                 windows = halves.join(coordinates)
+                # the windows on cells, minus their answers to the center
                 target = rows[start + first : start + first + len(slab)]
                 np.subtract(self.gram.spread(windows), (windows @ shares)[:, None], out=target)
             start += len(inverse)

@@ -769,7 +769,7 @@ class _Search:
             self.x = even
 
     def _descend(self, steps: int) -> None:
-        """Minimise the error S for the current power by at most ``steps`` steps of L-BFGS from ``x``."""
+        """Minimise the error S for the current power by ``steps`` steps of L-BFGS or fewer."""
         import scipy.optimize
 
         lowest, total_steps = math.inf, sum(STEPS_BY_POWER.values())

@@ -350,8 +350,9 @@ class _Search:
         """Run the fixed-point iteration for the centers of a separable workload, from ``start``.
 
         Every round replaces the centers of all roles by the best ones for the derivatives of the
-        error S at the centers of the previous round.  The iteration ends when the next round is expected to
-        lower S by less than `MIN_RELATIVE_GAIN` * S, or after `MAX_BALANCE_ROUNDS` rounds.
+        error S at the centers of the previous round.  The iteration ends when the next round is
+        expected to lower S by less than `MIN_RELATIVE_GAIN` * S, or after `MAX_BALANCE_ROUNDS`
+        rounds.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf
