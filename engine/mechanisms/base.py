@@ -28,9 +28,10 @@ from engine.residuals.decomposition import (
     has_identity_gram,
     is_wide_areas,
     wide_interval_gram,
+    wide_window_gram,
 )
 from engine.residuals.search_costs import Cost
-from engine.workload import Part, Workload
+from engine.workload import Group, Part, Workload
 
 # Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one
 # per subset of its attributes; planning them takes a few seconds.
@@ -38,6 +39,9 @@ MAX_ATTRIBUTES = 14
 # Prefixes and ranges on one attribute are solved without matrices for at most this number of cells.
 # At this number planning takes about 20 s.
 MAX_INTERVAL_CELLS = 100_000
+# Windows of one width on one attribute are solved without matrices for at most this number of cells.
+# At this number planning takes about 10 s with uniform centers, and drawing noise about 50 s.
+MAX_WINDOW_CELLS = 10_000
 
 NoiseLaw = Literal["gaussian", "laplace"]
 
@@ -327,7 +331,8 @@ def check_size(
     memory_limit : largest memory of a plan, in bytes.
     closed_form : if True, marginals need no dense matrix and have no limit of cells.
     intervals : if True, prefixes, suffixes and areas of a hierarchy on one wide attribute need no
-        dense matrix of shape (cells, cells), and ranges on one need fewer such matrices.
+        dense matrix of shape (cells, cells), and ranges on one need fewer such matrices.  Windows
+        need none if they are the only queries on their attribute.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -359,7 +364,17 @@ def check_size(
                     continue
                 matrices = 4.5
                 entries = matrices * cells**2
-            if 8 * entries > memory_limit:
+            is_too_large = 8 * entries > memory_limit
+            if is_too_large and intervals and _is_window_attribute(workload, group, part):
+                if cells <= MAX_WINDOW_CELLS:
+                    continue
+                raise LimitExceeded(
+                    f"The family '{part.family.name}' on {cells:,} cells would take minutes to"
+                    f" plan. Merge cells until at most {MAX_WINDOW_CELLS:,} remain, or "
+                    + ", or ".join(_cheaper_requests(part))
+                    + "."
+                )
+            if is_too_large:
                 # largest number of cells that fits the limit, with 8 bytes per entry
                 max_cells = math.isqrt(int(memory_limit / 8.0 / matrices)) if matrices else 0
                 fitting = f"at most {max_cells:,}" if max_cells else _fitting(part, memory_limit)
@@ -370,6 +385,25 @@ def check_size(
                     f" needs about {format_number(8 * entries / 1e9)} GB of memory, more than the"
                     f" limit of {memory_limit / 1e9:g} GB. " + ", ".join(remedies)
                 )
+
+
+def _is_window_attribute(workload: Workload, group: Group, part: Part) -> bool:
+    """Return whether a part has windows that are solved without a matrix.
+
+    Other queries on the attribute of the part, which is a part of ``group``, would need a matrix.
+    """
+    if wide_window_gram(part, group.query_weights) is None:
+        return False
+    name = group.attributes[part.axes[0]]
+    for other_group in workload.groups:
+        for other in other_group.parts:
+            if name in [other_group.attributes[axis] for axis in other.axes] and (
+                len(other.axes) > 1
+                or other.family.key != part.family.key
+                or other_group.query_weights is not None
+            ):
+                return False
+    return True
 
 
 def _joint_entries(sizes: Sequence[int], queries: int) -> float:

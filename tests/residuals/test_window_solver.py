@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from engine import Attribute, Budget, Schema, Width, Workload, plan
+from engine.errors import LimitExceeded
 from engine.mechanisms import forecast, load_plan
 from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
 from engine.residuals.basis import FullDomain, basis
@@ -237,6 +238,28 @@ def test_forecast_counts_no_matrices_of_windows():
     mixed = windows_only.add("a", Width(40))
     assert forecast(windows_only, "querysmasher").seconds < 3.0
     assert forecast(mixed, "querysmasher").seconds > 10.0
+
+
+def test_windows_need_no_memory_of_matrices():
+    schema = Schema([Attribute.of_size("a", 10_000), Attribute.of_size("b", 3)])
+    alone = Workload(schema).add("a", Width(30)).add("b")
+    product = alone.add(("a", "b"), {"a": Width(30), "b": "prefix"})
+    for workload in (alone, product):
+        for centers in ("uniform", "tuned"):
+            expected = forecast(workload, "querysmasher", centers=centers)
+            assert expected.seconds < 120.0
+            assert expected.memory < 1e9
+    for other in (Width(40), "marginal"):
+        with pytest.raises(LimitExceeded, match="GB"):
+            forecast(alone.add("a", other), "querysmasher")
+    with pytest.raises(LimitExceeded, match="GB"):
+        forecast(alone.add(("a", "b"), {"a": "prefix", "b": "prefix"}), "querysmasher")
+
+
+def test_too_many_cells_for_windows_are_refused():
+    workload = Workload(Schema([Attribute.of_size("a", 10_001)])).add("a", Width(30))
+    with pytest.raises(LimitExceeded, match="at most 10,000"):
+        forecast(workload, "querysmasher")
 
 
 def test_query_outside_the_windows_is_refused(monkeypatch):
