@@ -202,7 +202,7 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
     environment : further environment variables of the server.
     """
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())
-    studio = RequestState(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
+    request = RequestState(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
     with run_server(folder, start=start, **environment) as server:
         with pytest.raises(HTTPError, match="403"):
             urlopen(server.url, timeout=CEILING)
@@ -216,7 +216,7 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
         assert session.custom_theme.base_radius == "small"
         assert "Election survey 1996" in page.text
         page.close()
-        page = open_client(server, "release", f"plan={permalink.packed(studio)}")
+        page = open_client(server, "release", f"plan={permalink.packed(request)}")
         # The rehearsal runs in a worker process, which has to import the packages, too.
         page.press("rehearse").until("REHEARSAL on simulated")
         page.close()

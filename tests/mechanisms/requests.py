@@ -142,21 +142,24 @@ def pairwise_design():
     The case number is an index of `CASES`.  Every label of `kind_of` occurs with every shape, every
     case with every setting, and every shape with every setting.
     """
+    # ``covered`` counts the rows with each case, and with each pair of a setting and a case or shape
     cases_of_kind, rows, covered = {}, [], Counter()
 
     def add_row(case, shape, setting):
         rows.append((case, shape, setting))
         covered.update([case, (case, setting), (shape, setting)])
 
-    def number_of_covered_pairs(row):
+    def covered_counts(row):
+        """Return how many pairs of the row are covered, and how many rows its case has."""
         case, shape, setting = row
-        return ((case, setting) in covered) + ((shape, setting) in covered), covered[case]
+        covered_pairs = [pair for pair in ((case, setting), (shape, setting)) if pair in covered]
+        return len(covered_pairs), covered[case]
 
     for number, case in enumerate(CASES):
         cases_of_kind.setdefault(kind_of(*case.values), []).append(number)
     for cases, shape in itertools.product(cases_of_kind.values(), SHAPES):
         choices = [(case, shape, setting) for case in cases for setting in SETTINGS]
-        add_row(*min(choices, key=number_of_covered_pairs))
+        add_row(*min(choices, key=covered_counts))
     # add rows for the pairs of case and setting, and of shape and setting, that are still missing
     for setting in SETTINGS:
         for case in [case for case in range(len(CASES)) if not covered[case, setting]]:

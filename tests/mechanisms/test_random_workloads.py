@@ -33,7 +33,9 @@ def workloads(draw):
     for _ in range(draw(st.integers(1, 4))):
         names = draw(st.permutations(workload.schema.names))[: draw(st.integers(0, len(sizes)))]
         cells = workload.schema.cells(names)
-        choices = ["each", "random", "custom"] + ["affine", "abs"] * (len(names) == 2)
+        choices = ["each", "random", "custom"]
+        if len(names) == 2:
+            choices += ["affine", "abs"]
         kind = draw(st.sampled_from(choices)) if names else "total"
         weight = draw(st.sampled_from([1.0, 1.0, 0.25, 6.0, 0.0]))
         if kind == "random":

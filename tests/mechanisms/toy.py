@@ -24,10 +24,12 @@ class ResidualIdentity(Mechanism):
     meaning = "Equal noise on every cell of a residual space."
 
     def plan(self, workload, budget, limits):
+        """Return the plan that minimises the sum of variances with this strategy in every space."""
         check_request(workload, budget)
         limits.tell(0.0, "Decomposing the workload")
         parts = decompose(workload)
-        values, bounds, strategies = {}, {}, {}
+        # ``variances`` has the summed variances of the queries at privacy cost 1, by space.
+        variances, bounds, strategies = {}, {}, {}
         for i, (space, (number, scale)) in enumerate(parts.spaces.items()):
             limits.tell((i + 1) / (len(parts.spaces) + 1), "Next residual space")
             sizes = workload.schema.sizes(space)
@@ -41,13 +43,15 @@ class ResidualIdentity(Mechanism):
                 if axes
                 else sub.terms[0].coefficient
             )
-            shrink = math.prod(1 - 1 / n for n in sizes)
+            # squared column norm of the projection on the residual space
+            column_norm_squared = math.prod(1 - 1 / n for n in sizes)
             strategies[space] = tuple(((axis,), self._strategy(n)) for axis, n in enumerate(sizes))
-            values[space] = scale * float(np.trace(np.atleast_2d(gram))) * shrink
+            variances[space] = scale * float(np.trace(np.atleast_2d(gram))) * column_norm_squared
             roots = np.sqrt(np.maximum(np.linalg.eigvalsh(np.atleast_2d(gram)), 0.0))
             bounds[space] = scale * float(roots.sum()) ** 2 / math.prod(sizes)
-        total = sum(math.sqrt(v) for v in values.values())
-        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in values.items()}
+        # The sum of variances is minimal if the cost of a space is proportional to sqrt(variance).
+        total = sum(math.sqrt(v) for v in variances.values())
+        noises = {s: math.sqrt(total / (budget.pcost * math.sqrt(v))) for s, v in variances.items()}
         limits.tell(1.0, "Planned")
         return Plan(
             workload=workload,

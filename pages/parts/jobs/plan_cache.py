@@ -28,6 +28,7 @@ def _plans() -> LruCache[Plan]:
 
 @st.cache_resource(show_spinner=False)
 def _large() -> LruCache[Plan]:
+    """Return the cache of plans that are too large for the cache of `_plans`."""
     return LruCache(LARGE_PLAN_BYTES)
 
 

@@ -51,7 +51,7 @@ def _numbers(plan: Plan) -> None:
     else:
         _number(
             "Gap to the best possible",
-            f"≤ {best}" if best else "searching…",
+            f"≤ {best}" if best else "searching…",  # "" while a worker searches for the bound
             meaning("Gap"),
         )
     if (scale := record_count_form.entered_scale()) is not None:

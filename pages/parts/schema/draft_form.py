@@ -107,12 +107,14 @@ def _take_table(
     head = content if len(content) <= MAX_HEAD else content[:MAX_HEAD].rpartition(b"\n")[0]
     if is_table and is_dictionary(head):
         cache[DICTIONARY] = content
-    elif columns := columns_of_records(head) if is_table else columns_of_json_records(content):
+        return
+    columns = columns_of_records(head) if is_table else columns_of_json_records(content)
+    if columns:
         cache[RECORDS] = columns
-    else:
-        schema = Schema.from_csv(content) if is_table else Schema.from_json(content)
-        grid.clear()
-        history.choose_schema(schema)
+        return
+    schema = Schema.from_csv(content) if is_table else Schema.from_json(content)
+    grid.clear()
+    history.choose_schema(schema)
 
 
 def upload() -> None:

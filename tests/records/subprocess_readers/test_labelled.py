@@ -163,7 +163,7 @@ def write_open_document(path: Path) -> None:
     """Write a minimal OpenDocument sheet."""
 
     def cell(value: Any) -> str:
-        if value is None or value == "" or value != value:
+        if value == "" or pd.isna(value):
             return "<table:table-cell/>"
         if isinstance(value, str):
             return (
