@@ -136,21 +136,30 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
 
     If ``query`` is None, the mean variance of the group takes its place.  The sentence names at most
     three spaces, each with a share of at least 0.5%.  If the plan answers the group from one
-    measured table, the sentence names this table instead.
+    measured table, the sentence names this table instead.  If the plan measures several residual
+    spaces together, on more attributes than the group has, a second sentence gives the reason.
     """
     table = breakdown(plan, group, query)
+    attributes = set(plan.workload.groups[group].attributes)
     if plan.full_tables:
-        return f"All error comes from one measured table, {_name(table['attributes'][0])}."
+        measured = table["attributes"][0]
+        computed = "" if attributes == {*measured} else ", from which this table is computed"
+        return f"All error comes from one measured table, {_name(measured)}{computed}."
     contributions: list[str] = []
+    is_joint = False  # whether a source has more attributes than the group
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         # A smaller share would be shown as 0%.
         if share >= 0.005:
             source = names[0] if names else "the total"
-            if len(names) > 1:
+            if not attributes.issuperset(names):
+                source = f"counts on {_name(names)}, from which this table is computed"
+                is_joint = True
+            elif len(names) > 1:
                 source = f"the {_name(names)} interaction"
             contributions.append(f"{share:.0%} {'' if contributions else 'comes '}from {source}")
     if contributions:
-        return f"{', '.join(contributions)}."
+        reason = " Measuring them together lowers the error of the workload." if is_joint else ""
+        return f"{', '.join(contributions)}.{reason}"
     return "Every term contributes less than 0.5%." if table["variance"].any() else "No noise."
 
 

@@ -60,9 +60,12 @@ def _bar_note(plan: Plan) -> str:
     """Return a sentence about the bars of `budget_picture` and `breakdown_picture`."""
     if plan.full_tables:
         return "Each bar is a measured table."
+    block_keys = plan.block_key_of_space.values()
+    has_joint_blocks = len(set(block_keys)) < len(block_keys)
+    joint = " Spaces that are measured together share a bar." if has_joint_blocks else ""
     return (
         "Each bar is a residual space: the part of a table that no table of fewer attributes"
-        " contains."
+        f" contains.{joint}"
     )
 
 

@@ -17,7 +17,7 @@ from engine.errors import NotAnswerable, NotApplicable, PlanError
 from engine.mechanisms import at_budget, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests import shapes
 from tests.analysis.brute_force import ONE, WORKLOAD, check_counts, stds
 
@@ -339,3 +339,20 @@ def test_percent_rounded_down_never_rounds_up() -> None:
         "99.9%",
         "29.0%",
     ]
+
+
+def test_breakdown_text_explains_measurement_on_more_attributes() -> None:
+    schema = Schema(
+        [Attribute.categorical(name, ["x", "y", "z"]) for name in ("region", "party", "sex")]
+    )
+    condition = Custom(predicates=["region == 'x' or party == 'y' or sex == 'z'"])
+    workload = Workload(schema).add("sex", Custom(predicates=["sex == 'x'"]))
+    workload = workload.add(("region", "party", "sex"), condition)
+    joint = plan(workload, ONE, centers="tuned")
+    measured = "counts on region × party × sex, from which this table is computed."
+    reason = "Measuring them together lowers the error of the workload."
+    assert breakdown_text(joint, 0) == f"100% comes from {measured} {reason}"
+    assert "interaction" in breakdown_text(joint, 1)
+    one_table = plan(workload, ONE, "identity")
+    assert breakdown_text(one_table, 0).endswith("sex, from which this table is computed.")
+    assert breakdown_text(one_table, 1).endswith("region × party × sex.")
