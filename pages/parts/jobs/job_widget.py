@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -23,9 +23,18 @@ SEEN_WARNINGS = "seen_warnings"  # key of the page state for warnings that a che
 
 @dataclass(eq=False)
 class _RowReport:
-    """Private report on the rows that a release read; ``rows`` is None until the job is done."""
+    """Private report on the rows that a release read.
+
+    Attributes
+    ----------
+    key : key of the job of the release.
+    seen_warnings : warnings that the page had shown before the release started. They are stored
+        here, so that a reload shows the same text as the page before it.
+    rows : the report; None until the job is done.
+    """
 
     key: str
+    seen_warnings: tuple[str, ...] = ()
     rows: Mapping[str, Any] | None = None
 
 
@@ -70,21 +79,20 @@ def claim(key: str) -> None:
     Only this session, or its browser tab after a reload, sees the report on the rows read.
     """
     token = st.session_state[history.REPORT_TOKEN] = secrets.token_hex(16)
-    history.page_state()[ROWS] = _REPORTS[token] = _RowReport(key)
+    seen_warnings = history.page_state().get(SEEN_WARNINGS, ())
+    history.page_state()[ROWS] = _REPORTS[token] = _RowReport(key, seen_warnings)
 
 
 def receipt(key: str, text: str, *, icon: str) -> None:
     """Draw the message that a release is done; if this session started it, also the row report."""
     st.success(escape_markdown(text), icon=icon)
-    rows = _rows_read(key)
-    if rows is not None:
-        show_rows(rows)
+    report = _report(key)
+    if report is not None and report.rows is not None:
+        _draw_rows(report.rows, without=report.seen_warnings, when=" next time")
 
 
-def _rows_read(key: str) -> Mapping[str, Any] | None:
-    """Return the private report on the rows that a release read.
-
-    The result is None while the job runs, and for jobs of other sessions.
+def _report(key: str) -> _RowReport | None:
+    """Return the private report on the rows that a release read; None for jobs of other sessions.
 
     All sessions share the job queue, so the report is moved from there to the page state of this
     session. The page state is deleted when the user opens another page. After a reload, the new
@@ -100,22 +108,31 @@ def _rows_read(key: str) -> Mapping[str, Any] | None:
     if job_state is not None and job_state.done:
         report.rows = job_state.result["rows"]
         job_queue.forget(key)
-    return report.rows
+    return report
 
 
-def show_rows(rows: Mapping[str, Any], *, before_release: bool = False) -> None:
+def show_checked_rows(rows: Mapping[str, Any]) -> None:
+    """Draw the report of a check of the records before a release.
+
+    The report of the release will leave out the warnings that the page shows now.
+    """
+    seen_before: tuple[str, ...] = history.page_state().get(SEEN_WARNINGS, ())
+    history.page_state()[SEEN_WARNINGS] = tuple(dict.fromkeys([*seen_before, *rows["warnings"]]))
+    _draw_rows(rows)
+
+
+def _draw_rows(rows: Mapping[str, Any], *, without: Sequence[str] = (), when: str = "") -> None:
     """Draw how many rows were read and dropped, and why, with further warnings on the records.
 
     If many rows were dropped, one warning contains all texts. Otherwise the numbers of rows are
-    captions, and each further warning is a warning of its own. After a release, warnings that this
-    page showed ``before_release`` are left out.
+    captions, and each further warning is a warning of its own.
+
+    Parameters
+    ----------
+    without : warnings on the records that are left out.
+    when : addition to the advice on dropped rows, such as " next time".
     """
-    seen_before: tuple[str, ...] = history.page_state().get(SEEN_WARNINGS, ())
-    new_warnings = rows["warnings"]
-    if before_release:
-        history.page_state()[SEEN_WARNINGS] = tuple(dict.fromkeys([*seen_before, *new_warnings]))
-    else:
-        new_warnings = [text for text in new_warnings if text not in seen_before]
+    new_warnings = [text for text in rows["warnings"] if text not in without]
     lines = [
         f"{rows['text']} Private: only this browser tab shows these numbers, until you open"
         " another page."
@@ -124,10 +141,9 @@ def show_rows(rows: Mapping[str, Any], *, before_release: bool = False) -> None:
         counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
         lines.append(f"{column}: {counts}")
     if rows["many_dropped"]:
-        when = "" if before_release else " next time"
-        advice = f"To keep such rows{when}, give missing and unlisted values a label on Schema."
+        advice = [f"To keep such rows{when}, change the file or the schema:", *rows["advice"]]
         further_warnings = map(in_labels, new_warnings)
-        text = "  \n".join(map(escape_markdown, [*lines, advice, *further_warnings]))
+        text = "  \n".join(map(escape_markdown, [*lines, *advice, *further_warnings]))
         st.warning(f"**{escape_markdown(rows['dropped'])}**  \n{text}", icon="⚠️")
         return
     for line in lines:

@@ -38,8 +38,9 @@ from engine.release.measure import (
     load_rehearsal,
     save_rehearsal,
 )
-from engine.workload import Workload
+from engine.workload import Schema, Workload
 from pages.parts.jobs.record_sources import open_source
+from pages.parts.jobs.row_advice import keep_rows_advice
 
 Progress = Callable[[float, str], bool]
 AGAIN = "Release again with new noise (spends again)"
@@ -237,7 +238,10 @@ def release(
             )
     except OtherRecords as error:
         raise OtherRecords(error.fact, OTHER_RECORDS) from None
-    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
+    return {
+        "key": measurement.key,
+        "rows": _rows(intakes[0], measurement.plan.schema) if intakes else None,
+    }
 
 
 def check(
@@ -266,7 +270,9 @@ def check(
             **columns,
             progress=lambda done, text: progress(0.4 + 0.6 * done, text),
         )
-    rows = _rows(intake) | {"dropped": intake.describe_dropped(before_release=True)}
+    rows = _rows(intake, loaded_plan.schema) | {
+        "dropped": intake.describe_dropped(before_release=True)
+    }
     return rows | {"columns": [_fit(column_fit) for column_fit in fits]}
 
 
@@ -423,7 +429,10 @@ def look(
             text=json.dumps(dict(rule), sort_keys=True),
             key=measurement.key,
         )
-    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
+    return {
+        "key": measurement.key,
+        "rows": _rows(intakes[0], measurement.plan.schema) if intakes else None,
+    }
 
 
 def finish(
@@ -460,7 +469,10 @@ def finish(
             raise
         # The remedy is replaced, because it states costs in pcost and names a Python argument.
         raise OtherRecords(error.fact, CHANGED_RECORDS) from None
-    return {"key": measurement.key, "rows": _rows(intakes[0]) if intakes else None}
+    return {
+        "key": measurement.key,
+        "rows": _rows(intakes[0], measurement.plan.schema) if intakes else None,
+    }
 
 
 def _fit(fit: ColumnFit) -> dict[str, Any]:
@@ -480,12 +492,14 @@ def _fit(fit: ColumnFit) -> dict[str, Any]:
     }
 
 
-def _rows(intake: Intake) -> dict[str, Any]:
+def _rows(intake: Intake, schema: Schema) -> dict[str, Any]:
     """Return the private report on the rows that a release read and dropped, for the page."""
     return {
         "text": intake.describe(),
         "dropped": intake.describe_dropped(),
+        "refused": intake.refused,
         "reasons": {name: dict(rows_by_reason) for name, rows_by_reason in intake.reasons.items()},
+        "advice": keep_rows_advice(schema, intake.reasons),
         "warnings": intake.warnings,
         "many_dropped": intake.many_dropped,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
@@ -32,6 +33,7 @@ from pages.parts.shell.error_text import (
 WEAK_GUESS_PERCENT = 99.0  # attacker's success rate above which the form warns
 # Session key of the value of `chosen_records` for the last release or look of this session.
 RELEASED = "released_source"
+CHECKED = "checked_records"  # key of the page state for the result of the last check
 RESULT_FORM = "release_result"  # start of the keys of all fields on the result page
 # Fields of the form for published tables.
 PUBLISHED_KEYS = [f"{RESULT_FORM}_{name}" for name in ("fit", "whole", "least", "simulate", "size")]
@@ -120,16 +122,21 @@ def start_check(job: str, ledger: str, plan: Plan, dataset: str, source: Source)
         job_widget.start(job, tasks.check, *arguments, copies=copies)
 
 
+def _check_job(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> str:
+    """Return the key of the job that checks the records."""
+    # The random token keeps the job private to this session, because its numbers have no noise.
+    token = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    ledger = "" if book is None else str(book.path)
+    return f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
+
+
 def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None:
     """Draw the button that checks the records, and the result, which only the curator may see.
 
     If there is a ledger ``book``, the check also reports releases of the same records that were
     charged to other datasets.
     """
-    # The random token keeps the job private to this session, because its numbers have no noise.
-    token = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    ledger = "" if book is None else str(book.path)
-    job = f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
+    ledger, job = "" if book is None else str(book.path), _check_job(book, plan, dataset, source)
     buttons.button(
         "Check the file (private result)",
         start_check,
@@ -144,7 +151,8 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
     show_deferred_error("check")
     finished_job = job_widget.job(job, label="Check")
     if finished_job is not None:
-        job_widget.show_rows(finished_job.result, before_release=True)
+        job_widget.show_checked_rows(finished_job.result)
+        _remember_check(plan, source, finished_job.result)
         st.dataframe(
             finished_job.result["columns"],
             hide_index=True,
@@ -155,6 +163,32 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
             key="fit",
             alt="How each column fits the schema, with the most frequent unlisted values",
         )
+
+
+def _check_subject(plan: Plan, source: Source) -> tuple[object, ...]:
+    """Return a tuple that identifies the plan and the records, in their present state, of a check."""
+    return (plan.hash, *source.identity, source.changed, str(source.columns))
+
+
+def _remember_check(plan: Plan, source: Source, rows: Mapping[str, Any]) -> None:
+    """Store the dropped rows of a check in the page state, for `_dropped_rows`."""
+    history.page_state()[CHECKED] = _check_subject(plan, source), rows
+
+
+def _dropped_rows(plan: Plan, source: Source) -> None:
+    """Draw how many rows the release will drop according to the last check of these records."""
+    subject, rows = history.page_state().get(CHECKED, ((), {}))
+    if subject != _check_subject(plan, source):
+        if not source.missing:
+            st.caption("These records have not been checked: see the button below.")
+        return
+    text = (
+        f"{escape_markdown(rows['dropped'])} Private; the check on the step File has the reasons."
+    )
+    if rows["many_dropped"]:
+        st.warning(text, icon="⚠️")
+    else:
+        st.caption(text)
 
 
 def _use_unit(status: DatasetStatus) -> None:
@@ -185,6 +219,9 @@ def confirm(
     st.markdown(
         escape_markdown(f"{answers} from {source.title or 'no file yet'}, for {status.dataset}.")
     )
+    is_checked_here = job_queue.find(_check_job(book, plan, status.dataset, source)) is not None
+    if not interrupted and not is_checked_here:
+        _dropped_rows(plan, source)
     with show_errors():
         price = status.takes(plan.pcost, plan.budget.pure_epsilon)
     figure_view.picture(

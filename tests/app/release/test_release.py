@@ -318,7 +318,8 @@ def test_many_dropped_rows_are_an_amber_box(
     place.write_text("\n".join([*lines, *[invalid] * extra_rows]) + "\n", encoding="utf-8")
     session = open_release(ledger, records=str(place))
     wait(session.press("check_records"))
-    assert ("will be dropped" in session.text()) == is_warned
+    boxes = " ".join(box.value for box in session.app.warning)
+    assert ("will be dropped" in boxes) == is_warned
     wait(session.set(confirmation="survey").press("release"))
     assert ("were dropped" in session.text()) == is_warned
     assert f"age: {extra_rows} outside the schema" in session.text()
@@ -327,6 +328,22 @@ def test_many_dropped_rows_are_an_amber_box(
     # The message that the release is done comes first, then at most one warning.
     boxes_in_order = [e.type for e in session.app.main if e.type in ("success", "warning")]
     assert boxes_in_order == ["success", "warning"][: 1 + is_warned]
+
+
+def test_confirm_repeats_dropped_rows_of_the_check(ledger: Ledger, tmp_path: Path) -> None:
+    lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
+    invalid = lines[1].replace("36", "136", 1)
+    place = tmp_path / "records.csv"
+    place.write_text("\n".join([*lines, *[invalid] * 50]) + "\n", encoding="utf-8")
+    session = open_step(ledger.path, FILE, records_path=str(place))
+    wait(session.press("check_records"))
+    open_confirmation(session)
+    boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
+    assert "50 of 994 rows (5.0%) will be dropped." in boxes
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    session.run(session.app)
+    assert "50 of 994" not in session.text()
+    assert "have not been checked" in session.text()
 
 
 def test_warnings_of_the_check_are_not_repeated_after_the_release(

@@ -133,6 +133,24 @@ def test_report_on_rows_survives_reload_only(
         assert "Rows read" not in shown.text()
 
 
+def test_report_on_rows_is_the_same_after_reload(
+    ledger: Ledger, tmp_path: Path, browser: Callable[[str], None]
+) -> None:
+    """A warning that the check showed is in neither text."""
+    browser("mine")
+    place = tmp_path / "records.csv"
+    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records.loc[:99, "age"] = 500
+    records.to_csv(place, index=False)
+    session = open_release(ledger, records=str(place))
+    wait(session.press("check_records"))
+    assert "id" in " ".join(box.value for box in session.app.warning)
+    wait(session.set(confirmation="survey").press("release"))
+    boxes = [box.value for box in session.app.warning]
+    assert "100 of 944 rows" in boxes[0]
+    assert [box.value for box in reload_page(session).app.warning] == boxes
+
+
 def test_report_survives_reload_during_release(
     ledger: Ledger, browser: Callable[[str], None]
 ) -> None:
