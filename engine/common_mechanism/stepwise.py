@@ -543,10 +543,10 @@ def rehearse_finish(
             "This look was a release, so its second stage cannot be a rehearsal. Use decide() and"
             " finish(), or rehearse the look as well."
         )
-    i = common.position(option)
-    bits = rehearsal_bits(seed, "finish", common.hash, str(i))
+    position = common.position(option)
+    bits = rehearsal_bits(seed, "finish", common.hash, str(position))
     options = RecordOptions(**keywords)
-    residual = common.residuals[i]
+    residual = common.residuals[position]
 
     def count() -> Counts:
         return (
@@ -554,7 +554,7 @@ def rehearse_finish(
         )
 
     answers = rehearse(residual, bits, count, options)
-    return chosen_measurement(common, i, look_result, answers, key="", utc="")
+    return chosen_measurement(common, position, look_result, answers, key="", utc="")
 
 
 def resume(ledger: Book, key: str) -> Steps:
@@ -577,17 +577,22 @@ def resume(ledger: Book, key: str) -> Steps:
     lost_attempts = list[int]()
     is_interrupted = False
     if choices and choices[-1].option != STOP:
-        i = common.names.index(choices[-1].option)
+        position = common.names.index(choices[-1].option)
         attempt = 1
-        if not common.residuals[i].blocks and _remaining_cost(common, i, costs, attempt) == 0:
-            finished = chosen_measurement(common, i, look_result, {}, key=key, utc=look_result.utc)
+        if (
+            not common.residuals[position].blocks
+            and _remaining_cost(common, position, costs, attempt) == 0
+        ):
+            finished = chosen_measurement(
+                common, position, look_result, {}, key=key, utc=look_result.utc
+            )
         # find the first attempt with a result; attempts without a result are interrupted or lost
         while finished is None:
-            attempt_key = _second_stage_key(common, i, key, attempt)
+            attempt_key = _second_stage_key(common, position, key, attempt)
             if book.find(attempt_key) is None:
                 break
             try:
-                finished = stored_second_stage(book, common, i, attempt_key)
+                finished = stored_second_stage(book, common, position, attempt_key)
             except ResultLost:
                 is_interrupted = is_unfinished(book, attempt_key)
                 if is_interrupted:
@@ -660,11 +665,13 @@ def paid_keys(steps: Steps) -> list[str]:
     keys = [steps.look.key]
     if steps.choice is None or steps.choice.option == STOP:
         return keys
-    i = steps.common.names.index(steps.choice.option)
+    position = steps.common.names.index(steps.choice.option)
     attempts = list(steps.lost)
     if steps.is_interrupted:
         attempts.append(max(attempts, default=0) + 1)
-    keys += [_second_stage_key(steps.common, i, steps.look.key, attempt) for attempt in attempts]
+    keys += [
+        _second_stage_key(steps.common, position, steps.look.key, attempt) for attempt in attempts
+    ]
     if steps.finished is not None and steps.finished.key not in keys:
         keys.append(steps.finished.key)
     return keys
@@ -683,24 +690,24 @@ def _step_hash(common: CommonPlan, step: str) -> str:
     return f"{step}:{common.hash}"
 
 
-def _second_stage_key(common: CommonPlan, i: int, key: str, attempt: int) -> str:
-    """Return the key of the second stage for option i after the look with the key ``key``."""
+def _second_stage_key(common: CommonPlan, position: int, key: str, attempt: int) -> str:
+    """Return the key of the second stage of an option, given the key of the look."""
     dataset, *_ = key.rsplit("|", 2)
     # because the key contains a hash of the look's key, second stages of different looks differ
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(
-        dataset=dataset, plan_hash=f"{REST}{i}:{look_hash}:{common.hash}", attempt=attempt
+        dataset=dataset, plan_hash=f"{REST}{position}:{look_hash}:{common.hash}", attempt=attempt
     )
 
 
-def _remaining_cost(common: CommonPlan, i: int, costs: StepCosts, attempt: int) -> float:
-    """Return the cost of an attempt at the second stage for option i, in pcost.
+def _remaining_cost(common: CommonPlan, position: int, costs: StepCosts, attempt: int) -> float:
+    """Return the cost of an attempt at the second stage of an option, in pcost.
 
     The first attempt costs the pcost of the plan minus that of the look.  A later attempt measures
     the residual again, so it costs at least as much as the residual alone.
     """
-    remaining_cost = costs.remaining(i)
-    return remaining_cost if attempt == 1 else max(remaining_cost, common.residuals[i].pcost)
+    remaining_cost = costs.remaining(position)
+    return remaining_cost if attempt == 1 else max(remaining_cost, common.residuals[position].pcost)
 
 
 def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:

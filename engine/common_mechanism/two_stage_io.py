@@ -157,8 +157,8 @@ class StepCosts:
     spent: str
     totals: tuple[str, ...]
 
-    def remaining(self, i: int) -> float:
-        """Return the cost of option i that remains to be paid after the look, in pcost.
+    def remaining(self, position: int) -> float:
+        """Return the cost of an option that remains to be paid after the look, in pcost.
 
         The difference is exact in decimal arithmetic, with which the ledger sums costs.
 
@@ -170,7 +170,7 @@ class StepCosts:
         >>> StepCosts("0.4", ("0.9999999999999998",)).remaining(0)
         0.5999999999999998
         """
-        exact = Decimal(self.totals[i]) - Decimal(self.spent)
+        exact = Decimal(self.totals[position]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
                 "The result file of the look was changed: the costs in it do not match the options "
@@ -231,26 +231,32 @@ def look_measurement(
 
 
 def chosen_measurement(
-    common: CommonPlan, i: int, look_result: Measurement, answers: Answers, *, key: str, utc: str
+    common: CommonPlan,
+    position: int,
+    look_result: Measurement,
+    answers: Answers,
+    *,
+    key: str,
+    utc: str,
 ) -> Measurement:
-    """Return the measurement of option i, which combines the look and the second stage.
+    """Return the measurement of the option at ``position``, which combines both stages.
 
     ``answers`` maps residual spaces to the released answers of the second stage, in grid steps.
     """
-    blocks = common.residuals[i].blocks
+    blocks = common.residuals[position].blocks
     answers_in_counts: dict[Space, Array] = {}
     for space, grid_steps in answers.items():
         block = blocks[space]
         shape = [len(strategy.rows) for _, strategy in block.factors]
         answers_in_counts[space] = grid_steps.reshape(shape).astype(np.float64) * block.grid
     return Measurement(
-        plan=common.options[i],
+        plan=common.options[position],
         dataset=look_result.dataset,
         key=key,
         utc=utc,
         rehearsal=look_result.rehearsal,
         answers_on_grid=answers,
-        estimates=common.combine(i, look_result.estimates, answers_in_counts),
+        estimates=common.combine(position, look_result.estimates, answers_in_counts),
     )
 
 
@@ -264,19 +270,19 @@ def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Draw
 def write_second_stage(
     file: BinaryIO,
     common: CommonPlan,
-    i: int,
+    position: int,
     look_result: Measurement,
     receipt: Receipt,
     drawn: Drawn,
 ) -> None:
-    """Write the result file of the second stage: the chosen option i with the combined estimates.
+    """Write the result file of the second stage, with the estimates that combine both stages.
 
-    If option i is a closer look (`has_next_choice`), it is the look of the next choice.  The file
-    then has the contents that `write_look` writes, and the key of the look before.
+    If the option at ``position`` is a closer look (`has_next_choice`), it is the look of the next
+    choice.  The file then has the contents that `write_look` writes, and the key of the look before.
     """
-    measurement = chosen_measurement(common, i, look_result, dict(drawn), key="", utc="")
-    if has_next_choice(common, i) and common.following is not None:
-        texts = _next_step_texts(common.following, common.options[i].budget.pcost)
+    measurement = chosen_measurement(common, position, look_result, dict(drawn), key="", utc="")
+    if has_next_choice(common, position) and common.following is not None:
+        texts = _next_step_texts(common.following, common.options[position].budget.pcost)
         _write(file, receipt, LOOK, measurement, texts | {"look.txt": look_result.key})
         return
     _write(
@@ -284,7 +290,7 @@ def write_second_stage(
         receipt,
         REST,
         measurement,
-        {"plan.json": common.options[i].to_json(), "look.txt": look_result.key},
+        {"plan.json": common.options[position].to_json(), "look.txt": look_result.key},
     )
 
 
@@ -301,9 +307,9 @@ def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
     }
 
 
-def has_next_choice(common: CommonPlan, i: int) -> bool:
-    """Return whether option i is the closer look of a chain, which leads to another choice."""
-    return common.following is not None and i == len(common.options) - 1
+def has_next_choice(common: CommonPlan, position: int) -> bool:
+    """Return whether an option is the closer look of a chain, which leads to another choice."""
+    return common.following is not None and position == len(common.options) - 1
 
 
 def _write(
@@ -377,19 +383,19 @@ def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
     return StepCosts(archive.text("spent.txt").decode(), tuple(stored_prices))
 
 
-def stored_second_stage(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
-    """Return the measurement of option i from the result file of its second stage.
+def stored_second_stage(book: Ledger, common: CommonPlan, position: int, key: str) -> Measurement:
+    """Return the measurement of an option from the result file of its second stage.
 
     Raises the errors of `stored_look`.
     """
     # The closer look of a chain is the look of the next choice.
-    step = LOOK if has_next_choice(common, i) else REST
+    step = LOOK if has_next_choice(common, position) else REST
     with Archive(path=book.result_path(key)) as archive:
         header = archive.head(key=key, format=FORMAT, step=step)
-        answers = archive.answers(_answer_shapes(common.residuals[i].blocks))
-        estimates = archive.estimates(_coordinate_shapes(common.options[i]))
+        answers = archive.answers(_answer_shapes(common.residuals[position].blocks))
+        estimates = archive.estimates(_coordinate_shapes(common.options[position]))
     return Measurement(
-        plan=common.options[i],
+        plan=common.options[position],
         dataset=header["dataset"],
         key=key,
         utc=header["utc"],

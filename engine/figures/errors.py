@@ -211,6 +211,7 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
         return bars([float(values)], ["all records"], axis_title, f"%{{y}}: %{{x:,.4~r}} {unit}")
     hover_value = f"{quantity} %{{z:,.4~r}} {unit}".strip()
     if len(grid.axes) == 1:
+        # in a line chart the value is y, not z
         hover = f"{grid.hover}<br>{hover_value.replace('%{z', '%{y')}"
         connected = len(values) > 1 and grid.ordered
         return line(values, grid.labels[0], (grid.axes[0], axis_title), hover, connected=connected)

@@ -274,8 +274,10 @@ def check(
     problems += (
         chain_problems(connection, new_rows, verified.head if verified else None) + rule_violations
     )
+    head = verified.head if verified else None
+    if new_rows:
+        head = new_rows[-1]
     # a valid ledger has at least one row
-    head = new_rows[-1] if new_rows else verified.head if verified else None
     if problems or head is None:
         return None, problems
     return Checked(

@@ -869,6 +869,7 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
     def analysis(ways: int) -> LinearMechanism:
         tables = [table_rows(schema, names) for names in itertools.combinations(schema.names, ways)]
         rows = np.concatenate(tables)
+        # one person changes one cell of every table, so the squared sensitivity is len(tables)
         return LinearMechanism(rows, np.eye(len(rows)) * len(tables) / budget.pcost)
 
     coarse, fine = analysis(1), analysis(fine_ways)

@@ -537,7 +537,8 @@ def mix_with_uniform(
         added_records = max(added_records, float(needed.max(initial=0.0)))
     if added_records > 0.0:
         # The tables with the added records are scaled back to the old total.
-        retained_share = max(total, 0.0) / (max(total, 0.0) + added_records)
+        old_total = max(total, 0.0)
+        retained_share = old_total / (old_total + added_records)
         for axes in contrasts:
             if axes and axes not in exact:
                 contrasts[axes] *= retained_share

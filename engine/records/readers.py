@@ -805,9 +805,8 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
     }
     if not names:
         # select the first column that can be fetched; if there is none, the first column
-        return data.select(
-            [name for name in kinds if name not in unsupported][:1] or list(kinds)[:1]
-        )
+        fetchable = [name for name in kinds if name not in unsupported]
+        return data.select((fetchable or list(kinds))[:1])
     if unsupported:
         name, kind = next(iter(unsupported.items()))
         raise DataError(

@@ -613,23 +613,23 @@ class Attribute:
         """
         return self.size - (self.missing is not None) if self.is_dated else 0
 
-    def days(self, i: int) -> tuple[date, date]:
-        """Return the first and the last day of cell i of an attribute of dates.
+    def days(self, cell: int) -> tuple[date, date]:
+        """Return the first and the last day of a cell of an attribute of dates.
 
         >>> Attribute.dates("day", "2024-01", "2024-12").days(1)[1]
         datetime.date(2024, 2, 29)
         """
         unit = self.unit or ""
-        day = first_day(self.first_cell + i, unit)
+        day = first_day(self.first_cell + cell, unit)
         return day, Period(day, unit).last_day
 
-    def label(self, i: int) -> str:
-        """Return the text of cell i, 0 <= i < size.
+    def label(self, cell: int) -> str:
+        """Return the text of a cell, 0 <= cell < size.
 
         >>> Attribute.of_size("code", 4).label(3)
         '3'
         """
-        return self.span(i, i)
+        return self.span(cell, cell)
 
     def span(self, first: int, last: int) -> str:
         """Return the text of the cells first .. last, both included.
@@ -656,15 +656,15 @@ class Attribute:
             return f"{self.span(first, last - 1)} or {stop}"
         return start if first == last else f"{start}..{stop}"
 
-    def _cell_text(self, i: int) -> str:
+    def _cell_text(self, cell: int) -> str:
         if self.labels is not None:
-            return self.labels[i]
+            return self.labels[cell]
         if self.unit is None:
-            return str(i)
+            return str(cell)
         return (
             str(self.missing)
-            if i == self.date_cells
-            else cell_label(self.first_cell + i, self.unit)
+            if cell == self.date_cells
+            else cell_label(self.first_cell + cell, self.unit)
         )
 
     def condition(self, first: int, last: int | None = None) -> str:

@@ -250,15 +250,15 @@ def _consecutive_runs(inside: Inside) -> tuple[npt.NDArray[np.intp], npt.NDArray
     return np.flatnonzero(change == 1), np.flatnonzero(change == -1)
 
 
-def _literal(attribute: Attribute, i: int) -> str:
-    """Return the constant that denotes cell i in predicates: the code, or the label in quotes."""
-    return str(i) if attribute.is_coded else repr(attribute.label(i))
+def _literal(attribute: Attribute, cell: int) -> str:
+    """Return the constant that denotes a cell in predicates: the code, or the label in quotes."""
+    return str(cell) if attribute.is_coded else repr(attribute.label(cell))
 
 
 def _list_predicate(attribute: Attribute, listed: Inside, *, negated: bool) -> str:
     """Return the predicate that an attribute has one of the listed cells, or none if ``negated``."""
     name = word(attribute.name)
-    values = [_literal(attribute, int(i)) for i in np.flatnonzero(listed)]
+    values = [_literal(attribute, int(cell)) for cell in np.flatnonzero(listed)]
     if len(values) == 1:
         return f"{name} {'!=' if negated else '=='} {values[0]}"
     return f"{name} {'not in' if negated else 'in'} [{', '.join(values)}]"

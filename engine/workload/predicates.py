@@ -97,14 +97,14 @@ def compared_dates(
     return satisfied, cut
 
 
-def cut_text(attribute: Attribute, i: int) -> str:
-    """Return the end of the message for a comparison that is true for only some days of cell ``i``.
+def cut_text(attribute: Attribute, cell: int) -> str:
+    """Return the end of the message for a comparison that is true for only some days of a cell.
 
     The text names the cell and its days, and states how to correct the comparison.
     """
-    first, last = attribute.days(i)
+    first, last = attribute.days(cell)
     return (
-        f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last};"
+        f"the cell {attribute.label(cell)} of '{attribute.name}', which contains {first} to {last};"
         " compare with the first or last day of a cell"
     )
 
