@@ -626,7 +626,7 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
         )
         if precision > best_precision:
-            best = replace(block, noise=block.noise / math.sqrt(min(1.0, factor)))
+            best = replace(block, noise=block.noise / math.sqrt(factor))
             best_precision = precision
     if best is None:
         return None, "nothing: too large to compare"

@@ -542,12 +542,13 @@ def _move_records(
     ranked = order[np.argsort(cells[order], kind="stable")]
     ends = np.cumsum(counts.ravel())
     surplus = np.maximum(counts - target, 0).ravel()
+    # the last records of every cell with too many records
     leaving = np.concatenate(
-        [ranked[end - k : end] for end, k in zip(ends, surplus, strict=True) if k] or [ranked[:0]]
+        [ranked[:0], *(ranked[end - k : end] for end, k in zip(ends, surplus, strict=True) if k)]
     )
-    arriving = np.repeat(np.arange(counts.size), np.maximum(target - counts, 0).ravel())
+    new_cells = np.repeat(np.arange(counts.size), np.maximum(target - counts, 0).ravel())
     records[generator.permutation(leaving)] = np.stack(
-        np.unravel_index(arriving, counts.shape), axis=1
+        np.unravel_index(new_cells, counts.shape), axis=1
     )
 
 

@@ -515,9 +515,7 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
     except FileNotFoundError:
         problem = f"there is no file {quote_public(Path(path).name)} at this path; check the path"
     except PermissionError:
-        problem = (
-            f"{what} belongs to another user, and you may not read it; ask the owner for access"
-        )
+        problem = f"you do not have permission to read {what}; ask its owner for access"
     except MemoryError:
         problem = f"{what} needs more memory than is available; merge smaller files"
     except Exception:  # a damaged file can raise any exception in the reader

@@ -515,24 +515,26 @@ class Encoder:
             except OverflowError:
                 return OUTSIDE
         if isinstance(value, datetime.date):
-            day = value
-        else:
-            if not isinstance(value, (str, bool, int, float, Decimal)):
-                return UNSUPPORTED
-            text = text_of(value).strip(_BLANKS)
-            if text in self._missing_texts:
-                return self.missing
-            period = read_period(text, attribute.date_format)
-            # `number` is None if the period is too long, such as a year for one cell per month
-            number = None if period is None else period.number(attribute.unit or "")
-            if period is None or number is None:
-                return NOT_DATE
-            if period.unit != "day":
-                return self._code_of_period(number - attribute.first_cell)
-            day = period.day
+            return self._code_of_day(value)
+        if not isinstance(value, (str, bool, int, float, Decimal)):
+            return UNSUPPORTED
+        text = text_of(value).strip(_BLANKS)
+        if text in self._missing_texts:
+            return self.missing
+        period = read_period(text, attribute.date_format)
+        # `number` is None if the period is too long, such as a year for one cell per month
+        number = None if period is None else period.number(attribute.unit or "")
+        if period is None or number is None:
+            return NOT_DATE
+        if period.unit == "day":
+            return self._code_of_day(period.day)
+        return self._code_of_period(number - attribute.first_cell)
+
+    def _code_of_day(self, day: datetime.date) -> int:
         if day in self.missing_days:
             return self.missing
-        return self._code_of_period(cell_number(day, attribute.unit or "") - attribute.first_cell)
+        first_cell, unit = self.attribute.first_cell, self.attribute.unit or ""
+        return self._code_of_period(cell_number(day, unit) - first_cell)
 
     def _code_of_period(self, number: int) -> int:
         """Return the code of a day, month, quarter or year.

@@ -333,9 +333,11 @@ def joint_facts(
 
 
 def _combine_facts(
-    attributes: Sequence[Attribute], rules: Sequence[JointConstraint], exact: Sequence[Invariant]
+    attributes: Sequence[Attribute],
+    zeros: Sequence[JointConstraint],
+    invariants: Sequence[Invariant],
 ) -> JointConstraint:
-    """Return a distribution on the cells of all attributes that satisfies rules and invariants."""
+    """Return a distribution on the cells of ``attributes`` with these zeros and invariants."""
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
@@ -344,16 +346,16 @@ def _combine_facts(
             " allowed. Use fewer attributes in these rules and invariants"
         )
     sizes = dict(zip(names, shape, strict=True))
-    start = np.ones(shape)  # 0 in the cells that a rule excludes
-    for rule in rules:
-        other_axes = [axis for axis, name in enumerate(names) if name not in rule.names]
-        start = start * np.expand_dims(rule.possible(rule.names) > 0.0, other_axes)
+    start = np.ones(shape)  # 0 in the impossible cells
+    for zero in zeros:
+        other_axes = [axis for axis, name in enumerate(names) if name not in zero.names]
+        start = start * np.expand_dims(zero.possible(zero.names) > 0.0, other_axes)
     margins = [
         (
             tuple(axis for axis, name in enumerate(names) if name not in invariant.attributes),
             invariant.table(sizes, invariant.attributes),
         )
-        for invariant in exact
+        for invariant in invariants
     ]
     table = _proportional_fitting(start, margins, names)
     if table is None:

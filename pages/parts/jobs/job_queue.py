@@ -214,7 +214,10 @@ def _queue() -> list[str]:
 
 
 def _begin_next() -> None:
-    """Start waiting jobs in the order of the queue until one needs more workers than are free."""
+    """Start waiting jobs in the order of the queue until one needs more workers than are free.
+
+    If no worker is busy, the first job is started in any case.
+    """
     for key in _queue():
         job = _JOBS[key]
         busy = sum(other.occupied_workers for other in _JOBS.values() if other.stop is not None)
