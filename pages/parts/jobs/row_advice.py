@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from engine.records import MISSING, OUTSIDE, reason_of
 from engine.records.contribution_bounding import NO_PERSON
 from engine.records.encoding import (
     FRACTION,
-    MISSING,
     NOT_DATE,
     NOT_NUMBER,
-    OUTSIDE,
-    reason_of,
 )
 from engine.records.marginals import IMPOSSIBLE
 from engine.workload import Attribute, Schema
