@@ -1,14 +1,15 @@
 """Start page: continue, open or save a project; a demo, an own schema or a lesson."""
 
+import pandas as pd
 import streamlit as st
 
 import demo_data
 from engine import figures
 from engine._format import pluralize
 from engine.mechanisms import plan
-from engine.privacy import Budget
-from engine.release import Measurement, measure
+from engine.release import measure
 from engine.workload import Levels, Schema, Workload, integer_bins
+from pages.parts.jobs import plans
 from pages.parts.schema import grid
 from pages.parts.shell import (
     budgets,
@@ -28,22 +29,15 @@ WORDS = (
     "**Workload**: counts to publish.  \n"
     "**Budget**: what they may reveal about a person."
 )
-PROMISE = "Until you release, no records are read and no budget is spent."
+PROMISE = (
+    "Planning reads no records. Only the file check and a release read them, and only a release"
+    " spends budget."
+)
 UNDO = "Undo restores it."
 DEMO_WAYS = (1, 2)  # numbers of attributes per table in a demo
 LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list
 EXAMPLE, EXAMPLE_ATTRIBUTE = "survey", "tv_news_days"  # public records
 EXAMPLE_HEIGHT = 300  # pixels
-# A small budget, so that the intervals are wide enough to be seen next to counts of hundreds.
-EXAMPLE_BUDGET = Budget(pcost=0.01)
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def example() -> Measurement:
-    """Return noisy counts of a public survey, from a rehearsal, which spends no budget."""
-    schema = Schema.from_json(demo_data.schemas()[EXAMPLE].read_bytes())
-    example_plan = plan(Workload(schema).add(EXAMPLE_ATTRIBUTE), EXAMPLE_BUDGET)
-    return measure(example_plan, demo_data.tables()[EXAMPLE], rehearsal=True)
 
 
 def demo_families(schema: Schema) -> dict[str, str | Levels]:
@@ -70,6 +64,25 @@ def demo_workload(name: str) -> Workload:
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     families = demo_families(schema)
     return Workload.all_ways(schema, LEVEL_WAYS if families else DEMO_WAYS, families or "auto")
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def example() -> pd.DataFrame:
+    """Return the noisy answers of one table of the survey demo, from a rehearsal.
+
+    The plan is that of the demo, so the answers have the errors that its preview shows.
+    """
+    workload = demo_workload(EXAMPLE)
+    state = history.RequestState(workload=workload, budget=history.DEFAULT_BUDGET)
+    example_plan = plans.keep(
+        state,
+        lambda: plan(workload, state.budget, state.mechanism, **state.options_without_defaults),
+    )
+    measurement = measure(example_plan, demo_data.tables()[EXAMPLE], rehearsal=True)
+    number = [group.attributes for group in workload.groups].index((EXAMPLE_ATTRIBUTE,))
+    answers = measurement.answers(number)
+    texts = integer_bins.query_texts(workload.schema.attributes, answers["query"])
+    return answers.assign(query=texts)
 
 
 def try_demo() -> None:
@@ -148,11 +161,8 @@ with left:
         st.switch_page(page_layout.page("Learn").file)
 with right:
     st.markdown(WORDS if request.workload is not None else f"{WORDS}\n\n{PROMISE}")
-    measurement = example()
-    answers = measurement.answers(0)
-    attributes = measurement.plan.schema.attributes
-    query_texts = integer_bins.query_texts(attributes, answers["query"])
-    drawn = figures.answers_picture(answers.assign(query=query_texts), rehearsal=True)
+    drawn = figures.answers_picture(example(), rehearsal=True)
     figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
-    st.caption("Example: voters by days of TV news.")
+    budget = budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())
+    st.caption(escape_markdown(f"Survey demo at {budget}: voters by days of TV news."))
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

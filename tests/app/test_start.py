@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -13,7 +16,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.schema import grid
-from pages.parts.shell import permalink, session_restore
+from pages.parts.shell import history, permalink, session_restore
 from pages.parts.shell.history import RequestState
 from tests.app.session import Session, demo_schema, open_demo, upload, wait
 
@@ -78,6 +81,29 @@ def test_words_are_explained_also_with_an_open_project() -> None:
     for session in (Session().go("start"), open_demo("census").go("start")):
         for word in ("Schema", "Workload", "Budget"):
             assert f"**{word}**: " in session.text()
+
+
+def test_picture_has_the_errors_of_its_demo() -> None:
+    session = Session().go("start")
+    (chart,) = (json.loads(c.proto.spec) for c in session.app.get("plotly_chart"))
+    drawn = [trace["error_y"] for trace in chart["data"] if "error_y" in trace]
+    request = RequestState(
+        workload=Workload.all_ways(demo_schema("survey"), (1, 2), "auto"),
+        budget=history.DEFAULT_BUDGET,
+    )
+    demo = plan(
+        request.required_workload,
+        request.budget,
+        request.mechanism,
+        **request.options_without_defaults,
+    )
+    group = [group.attributes for group in demo.workload.groups].index(("tv_news_days",))
+    half_widths = 1.96 * demo.variances(group) ** 0.5
+    array = drawn[0]["array"]
+    ends = np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"])
+    assert ends == pytest.approx(half_widths.tolist(), rel=1e-3)
+    assert "Survey demo at ε 1" in session.text()
+    assert "the file check and a release read them" in session.text()
 
 
 def test_ways_that_replace_the_project_say_so() -> None:
