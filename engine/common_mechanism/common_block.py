@@ -475,12 +475,14 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
     if lower.weights is not None or upper.weights is not None or not _are_aligned(lower, upper):
         return math.inf
     ratio = (upper.noise / lower.noise) ** 2
-    for (_, s), (_, t) in zip(lower.factors, upper.factors, strict=True):
-        if not _have_equal_rows(s, t):
-            # the ratio of this factor is finite only if the row space of s lies in that of t; it is
-            # then the largest precision of s relative to t
-            *_, ratios = _diagonal_coordinates(_residual_rows(s), _residual_rows(t))
-            if not _is_in_row_space(s, t):
+    for (_, lower_factor), (_, upper_factor) in zip(lower.factors, upper.factors, strict=True):
+        if not _have_equal_rows(lower_factor, upper_factor):
+            # the ratio of this factor is finite only if the row space of the lower factor lies in
+            # that of the upper one; it is then the largest precision relative to the upper factor
+            *_, ratios = _diagonal_coordinates(
+                _residual_rows(lower_factor), _residual_rows(upper_factor)
+            )
+            if not _is_in_row_space(lower_factor, upper_factor):
                 return math.inf
             # the largest eigenvalue of a Kronecker product is the product of the largest
             # eigenvalues of its factors

@@ -42,7 +42,7 @@ class Determination:
 
 
 def determined_attributes(
-    estimates: Evidence, contrasts: Mapping[Axes, Array]
+    evidence: Evidence, contrasts: Mapping[Axes, Array]
 ) -> dict[int, Determination]:
     """Return the attributes that another attribute determines, according to the measurement.
 
@@ -54,14 +54,14 @@ def determined_attributes(
     ``contrasts`` are the contrasts of the published tables.
     """
     attributes = sorted(
-        {a for axes in estimates.sets for a in axes}, key=lambda a: (-estimates.sizes[a], a)
+        {a for axes in evidence.sets for a in axes}, key=lambda a: (-evidence.sizes[a], a)
     )
     determined: dict[int, Determination] = {}
     for number, attribute in enumerate(attributes):
         for source in attributes[:number]:
             if source in determined:
                 continue
-            cells = _determined_cells(estimates, contrasts, source, attribute)
+            cells = _determined_cells(evidence, contrasts, source, attribute)
             if cells is not None:
                 determined[attribute] = Determination(source=source, cells=cells)
                 break
@@ -69,14 +69,14 @@ def determined_attributes(
 
 
 def _determined_cells(
-    estimates: Evidence, contrasts: Mapping[Axes, Array], source: int, attribute: int
+    evidence: Evidence, contrasts: Mapping[Axes, Array], source: int, attribute: int
 ) -> Index | None:
     """Return the cell of an attribute for each cell of its source, shape (n_source,).
 
     The result is None if the measurement does not show that the source determines the attribute.
     """
     axes = (min(source, attribute), max(source, attribute))
-    estimate = estimates.residuals.get(axes)
+    estimate = evidence.residuals.get(axes)
     if estimate is None or estimate.rank == 0:
         return None
     table = np.maximum(assemble_table(contrasts, axes), 0.0)
@@ -98,7 +98,7 @@ def _determined_cells(
 
     def noise_of(single: int) -> float:
         """Return the variance of the noise of a one-way residual; 0 if it was not measured."""
-        residual = estimates.residuals.get((single,))
+        residual = evidence.residuals.get((single,))
         return residual.variance if residual is not None else 0.0
 
     # The prediction contains the noise of the one-way table of the source.  Its residual keeps

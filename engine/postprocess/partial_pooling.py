@@ -176,7 +176,7 @@ def single_tables(
 
 
 def _on_simplex_table(
-    estimates: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float
+    evidence: Evidence, total: float, axes: Axes, residual: Array, weight: Array | float
 ) -> Array:
     """Return the non-negative one-way table with sum ``total`` that is nearest to an estimate.
 
@@ -185,9 +185,9 @@ def _on_simplex_table(
     """
     weights = np.broadcast_to(np.asarray(weight, dtype=float), residual.shape)
     table = np.zeros(residual.shape)
-    possible = estimates.possible.get(axes, np.ones(residual.shape, dtype=bool))
+    possible = evidence.possible.get(axes, np.ones(residual.shape, dtype=bool))
     table[possible] = on_simplex(
-        (residual + total * estimates.centers[axes[0]])[possible], weights[possible], total
+        (residual + total * evidence.centers[axes[0]])[possible], weights[possible], total
     )
     return table
 

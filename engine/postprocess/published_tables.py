@@ -434,7 +434,7 @@ def _fitted(
 
 
 def _nonnegative_contrasts(
-    estimates: Evidence,
+    evidence: Evidence,
     measurement: Measurement,
     fit: str,
     tell: Callable[[float, str], None],
@@ -443,39 +443,39 @@ def _nonnegative_contrasts(
     """Return the contrasts of consistent non-negative tables, for every fit except "none"."""
     is_shrunk = fit == "shrunk"
     if is_shrunk:
-        total = shrunk_total(*pooled_total(estimates))
+        total = shrunk_total(*pooled_total(evidence))
     else:
-        total = shrunk_total(estimates.total, estimates.total_variance)
+        total = shrunk_total(evidence.total, evidence.total_variance)
     if total <= 0.0:
-        return {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
+        return {axes: np.zeros(evidence.shape(axes)) for axes in evidence.sets}
     if is_shrunk:
-        contrasts = shrunk_contrasts(estimates, total, tell, checkpoints)
+        contrasts = shrunk_contrasts(evidence, total, tell, checkpoints)
     else:
-        contrasts = _as_measured(estimates, measurement, total)
-    tolerance = _tolerance(estimates, total)
+        contrasts = _as_measured(evidence, measurement, total)
+    tolerance = _tolerance(evidence, total)
 
     def tell_rest(share: float, text: str) -> None:
         # the contrasts above are reported as the first 40% of the progress
         tell(0.4 + 0.6 * share, text)
 
     # The residuals are no longer needed.  They take as much memory as the tables.
-    estimates = replace(estimates, residuals={})
-    if is_shrunk and not (estimates.possible or estimates.exact):
-        return make_consistent(estimates, contrasts, tolerance, tell_rest, checkpoints)
+    evidence = replace(evidence, residuals={})
+    if is_shrunk and not (evidence.possible or evidence.exact):
+        return make_consistent(evidence, contrasts, tolerance, tell_rest, checkpoints)
     return project_nonnegative(
         contrasts,
-        estimates.tables,
-        estimates.sizes,
+        evidence.tables,
+        evidence.sizes,
         tolerance,
         tell_rest,
-        estimates.possible,
-        estimates.uniform,
-        estimates.exact,
+        evidence.possible,
+        evidence.uniform,
+        evidence.exact,
         checkpoints=checkpoints,
     )
 
 
-def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> float:
+def _records_tolerance(evidence: Evidence, tables: Mapping[Axes, Array]) -> float:
     """Return the L1 distance from the tables at which the search for synthetic records may end.
 
     The distance is a share of the records.  It is `NOISE_SHARE` times the expected error of the
@@ -486,7 +486,7 @@ def _records_tolerance(estimates: Evidence, tables: Mapping[Axes, Array]) -> flo
     for axes, table in tables.items():
         squares = 0.0
         for inside in subsets(axes):
-            if (estimate := estimates.residuals.get(inside)) is None:
+            if (estimate := evidence.residuals.get(inside)) is None:
                 continue
             margin = table.sum(axis=tuple(i for i, a in enumerate(axes) if a not in inside))
             variances = np.full(margin.shape, estimate.variance)
@@ -532,7 +532,7 @@ def seed_of(measurement: Measurement) -> list[int]:
     return [int(word) for word in np.frombuffer(digest.digest(), "<u4")]
 
 
-def _tolerance(estimates: Evidence, total: float) -> float:
+def _tolerance(evidence: Evidence, total: float) -> float:
     """Return the largest share of uniform tables that may be mixed in to remove negative cells.
 
     The share is `UNIFORM_SHARE_PER_NOISE` times the mean noise of the tables divided by the number
@@ -540,9 +540,9 @@ def _tolerance(estimates: Evidence, total: float) -> float:
     `MAX_UNIFORM_SHARE`.
     """
     noise = [
-        estimates.cells(a) * np.sqrt(estimates.residuals[a].variance) / total
-        for a in estimates.tables
-        if a in estimates.residuals
+        evidence.cells(a) * np.sqrt(evidence.residuals[a].variance) / total
+        for a in evidence.tables
+        if a in evidence.residuals
     ]
     return (
         min(MAX_UNIFORM_SHARE, UNIFORM_SHARE_PER_NOISE * float(np.mean(noise)))
@@ -551,13 +551,13 @@ def _tolerance(estimates: Evidence, total: float) -> float:
     )
 
 
-def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
+def _as_measured(evidence: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
     """Return the contrasts of the unbiased tables by attribute set, with ``total`` as the total."""
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
     contrasts = {
-        axes: contrast(answers.partial_table([estimates.names[a] for a in axes]))
-        for axes in estimates.sets
+        axes: contrast(answers.partial_table([evidence.names[a] for a in axes]))
+        for axes in evidence.sets
     }
     return contrasts | {(): np.array(total)}
 

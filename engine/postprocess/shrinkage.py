@@ -588,7 +588,7 @@ def shrunk_contrasts(
 
 
 def _low_order_tables(
-    estimates: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
+    evidence: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
 ) -> dict[Axes, Array]:
     """Return the fitted tables on at most two attributes, by attribute set, in counts.
 
@@ -598,29 +598,29 @@ def _low_order_tables(
     """
     # ``residuals`` has the residual and its variance for every plain pair.
     residuals = {
-        axes: (estimates.residuals[axes].cells, estimates.residuals[axes].variance)
+        axes: (evidence.residuals[axes].cells, evidence.residuals[axes].variance)
         for axes in by_order.get(2, [])
-        if _is_plain(estimates, axes)
+        if _is_plain(evidence, axes)
     }
     tables: dict[Axes, Array] = {(): np.array(total)}
-    tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
-    triples = [axes for axes in by_order.get(3, []) if _is_plain(estimates, axes)]
+    tables |= _one_and_two_way(evidence, total, tables, by_order, residuals)
+    triples = [axes for axes in by_order.get(3, []) if _is_plain(evidence, axes)]
     if triples:
         for _ in range(TRIPLE_ROUNDS):
             singles = {a: tables[a] for a in by_order[1]}
             pairs = {a: tables[a] for a in by_order[2]}
-            residuals = pooled_pairs(estimates, total, singles, pairs, triples)
-            tables |= _two_way(estimates, total, tables, by_order[2], residuals)
+            residuals = pooled_pairs(evidence, total, singles, pairs, triples)
+            tables |= _two_way(evidence, total, tables, by_order[2], residuals)
             tell(0.1, "Deriving pairs from triples")
-        tables |= _one_and_two_way(estimates, total, tables, by_order, residuals)
+        tables |= _one_and_two_way(evidence, total, tables, by_order, residuals)
     # The plain pairs are fitted again, towards references that third attributes predict.
     plain_pairs = [axes for axes in by_order.get(2, []) if axes in residuals]
-    references = _mediator_references(estimates, tables, plain_pairs, residuals)
-    return tables | _two_way(estimates, total, tables, plain_pairs, residuals, references)
+    references = _mediator_references(evidence, tables, plain_pairs, residuals)
+    return tables | _two_way(evidence, total, tables, plain_pairs, residuals, references)
 
 
 def _mediator_references(
-    estimates: Evidence,
+    evidence: Evidence,
     tables: Mapping[Axes, Array],
     pairs: Iterable[Axes],
     residuals: Mapping[Axes, PooledResidual],
@@ -638,12 +638,12 @@ def _mediator_references(
     """
     predictions, references = PairPredictions(tables), dict[Axes, Array]()
     for axes in pairs:
-        if axes in estimates.possible or axes in estimates.exact:
+        if axes in evidence.possible or axes in evidence.exact:
             continue
         if not (candidates := predictions.candidates(*axes)):
             continue
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), ())}
-        estimate = _pooled_estimate(estimates.residuals[axes], axes, residuals)
+        estimate = _pooled_estimate(evidence.residuals[axes], axes, residuals)
         mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], estimate)
         near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
         references[axes] = fit_margins(mean, axes, margins, near)
@@ -748,18 +748,18 @@ def _within(gap: Array, allowed: float) -> bool:
     return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
-def _is_plain(estimates: Evidence, axes: Axes) -> bool:
+def _is_plain(evidence: Evidence, axes: Axes) -> bool:
     """Return whether a residual was measured completely, with the same variance in all
     directions."""
     return (
-        axes in estimates.residuals
-        and estimates.residuals[axes].projection.plain
-        and estimates.residuals[axes].metric is None
+        axes in evidence.residuals
+        and evidence.residuals[axes].projection.plain
+        and evidence.residuals[axes].metric is None
     )
 
 
 def _one_and_two_way(
-    estimates: Evidence,
+    evidence: Evidence,
     total: float,
     tables: dict[Axes, Array],
     by_order: dict[int, list[Axes]],
@@ -770,12 +770,12 @@ def _one_and_two_way(
     ``residuals`` are the residuals of pairs; they are also used as measurements of single
     attributes.
     """
-    singles = single_tables(estimates, total, residuals)
-    return singles | _two_way(estimates, total, tables | singles, by_order.get(2, []), residuals)
+    singles = single_tables(evidence, total, residuals)
+    return singles | _two_way(evidence, total, tables | singles, by_order.get(2, []), residuals)
 
 
 def _two_way(
-    estimates: Evidence,
+    evidence: Evidence,
     total: float,
     tables: dict[Axes, Array],
     pairs: list[Axes],
@@ -795,16 +795,16 @@ def _two_way(
         multiplied by the first of `TAU_FACTORS`; otherwise the risk estimate can choose the factor.
     """
     references, pooled = dict(mediated or {}), dict[Axes, ResidualEstimate]()
-    out = {axes: estimates.exact[axes] for axes in pairs if axes in estimates.exact}
+    out = {axes: evidence.exact[axes] for axes in pairs if axes in evidence.exact}
     fitted = [axes for axes in pairs if axes not in out]
     margins = {
         axes: {subset: tables[subset] for subset in (*largest_subsets(axes), ())} for axes in fitted
     }
     for axes in fitted:
-        if axes in estimates.residuals:
-            pooled[axes] = _pooled_estimate(estimates.residuals[axes], axes, residuals)
+        if axes in evidence.residuals:
+            pooled[axes] = _pooled_estimate(evidence.residuals[axes], axes, residuals)
         if axes not in references:
-            possible = estimates.possible.get(axes)
+            possible = evidence.possible.get(axes)
             references[axes] = max_entropy_table(axes, margins[axes], possible)
     plain = {axes: references[axes] for axes in fitted if axes in residuals}
     excesses = expected_deviations(pooled, plain)

@@ -127,7 +127,7 @@ class ResidualPosterior:
 
 
 def residual_posteriors(
-    estimates: Evidence, contrasts: Mapping[Axes, Array]
+    evidence: Evidence, contrasts: Mapping[Axes, Array]
 ) -> dict[Axes, ResidualPosterior]:
     """Return for every measured set of two or more attributes how far its true table may deviate.
 
@@ -136,7 +136,7 @@ def residual_posteriors(
     contrasts of the published tables.
     """
     references, excesses_of, bounds = dict[Axes, Array](), dict[Axes, float](), dict[Axes, float]()
-    for axes, reference, excess, margins in _noise_excesses(estimates, contrasts):
+    for axes, reference, excess, margins in _noise_excesses(evidence, contrasts):
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
         if bound > 0.0:
             references[axes], excesses_of[axes], bounds[axes] = reference, excess, bound
@@ -148,8 +148,8 @@ def residual_posteriors(
         # normal, with the squared distance as mean and the variance ``spread``.
         squares = np.array([bounds[axes] for axes in members])[:, None] * SHARES
         excesses = np.array([excesses_of[axes] for axes in members])[:, None]
-        variances = np.array([estimates.residuals[axes].variance for axes in members])[:, None]
-        ranks = np.array([estimates.residuals[axes].rank for axes in members])[:, None]
+        variances = np.array([evidence.residuals[axes].variance for axes in members])[:, None]
+        ranks = np.array([evidence.residuals[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * ((excesses - squares) ** 2 / spread + np.log(spread))
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
@@ -163,8 +163,8 @@ def residual_posteriors(
         for axes, probabilities in zip(members, posterior, strict=True):
             posteriors[axes] = ResidualPosterior(
                 reference=references[axes],
-                variance=estimates.residuals[axes].variance,
-                rank=estimates.residuals[axes].rank,
+                variance=evidence.residuals[axes].variance,
+                rank=evidence.residuals[axes].rank,
                 bound=bounds[axes],
                 probabilities=probabilities,
             )
@@ -172,7 +172,7 @@ def residual_posteriors(
 
 
 def _noise_excesses(
-    estimates: Evidence, contrasts: Mapping[Axes, Array]
+    evidence: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
     """Yield (axes, reference, excess, margins) for every measured set of two or more attributes.
 
@@ -182,15 +182,15 @@ def _noise_excesses(
     fewer.
     """
     tables: dict[Axes, Array] = {}
-    for axes in estimates.sets:
+    for axes in evidence.sets:
         tables[axes] = np.maximum(assemble_table(contrasts, axes), 0.0)
-        estimate = estimates.residuals.get(axes)
+        estimate = evidence.residuals.get(axes)
         if len(axes) < 2 or estimate is None or estimate.rank == 0:
             continue
         reference = max_entropy_table(
             axes,
             {f: tables[f] for f in (*largest_subsets(axes), axes[:-2])},
-            estimates.possible.get(axes),
+            evidence.possible.get(axes),
         )
         excess, _ = noise_excess(
             estimate.cells - estimate.projection.of(reference), estimate.variance, estimate.rank
@@ -198,7 +198,7 @@ def _noise_excesses(
         yield axes, reference, excess, [tables[f] for f in largest_subsets(axes)]
 
 
-def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
+def share_of_signal(evidence: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
     """Return which share of each published cell was measured, from 0 to 1, by attribute set.
 
     The result has every measured set of two or more attributes, with arrays of the shapes of their
@@ -206,8 +206,8 @@ def share_of_signal(estimates: Evidence, contrasts: Mapping[Axes, Array]) -> dic
     The remaining weight is that of the reference, which smaller tables predict.
     """
     shares = {}
-    for axes, reference, excess, _ in _noise_excesses(estimates, contrasts):
-        estimate = estimates.residuals[axes]
+    for axes, reference, excess, _ in _noise_excesses(evidence, contrasts):
+        estimate = evidence.residuals[axes]
         scale = reference.size / estimate.rank
         prior = scale * max(0.0, excess) / float(contrasts[()]) * reference
         shares[axes] = prior / (estimate.variance + prior)
