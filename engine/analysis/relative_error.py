@@ -116,16 +116,19 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
 
     The smallest publishable count is for a standard error equal to the RMSE of the plan.
     """
-    publishable, doubtful, noise = quality_shares(plan, scale)
+    classes = [
+        f"{share:.0%} {name}"
+        for name, share in zip(QUALITIES, quality_shares(plan, scale), strict=True)
+        if round(share, 2) > 0.0
+    ]
     counts_text = "no count is publishable"
     if math.isfinite(plan.rmse):
         smallest_count = number(math.ceil(plan.rmse / scale.publishable))
         counts_text = f"counts of {smallest_count} or more are publishable"
     return (
-        f"Of {pluralize(plan.workload.queries, 'answer')} {publishable:.0%} are publishable,"
-        f" {doubtful:.0%} doubtful and {noise:.0%} noise, if"
-        f" {pluralize(round(scale.records), 'record')} are spread evenly. With the typical error,"
-        f" {counts_text}."
+        f"With {pluralize(round(scale.records), 'record')}, spread evenly:"
+        f" {pluralize(plan.workload.queries, 'answer')}, {', '.join(classes)}. At the typical"
+        f" error, {counts_text}."
     )
 
 
@@ -174,20 +177,17 @@ def publishable_by_group(
 
 
 def quality_counts_text(answers: pd.DataFrame) -> str:
-    """Return a sentence with the number of answers in each quality class.
+    """Return a text with the number of answers in each quality class that occurs.
 
     ``answers`` is the result of `with_quality`.
 
     >>> import pandas as pd
     >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
-    'Of these 3 answers, 2 are publishable, 0 doubtful, 1 noise.'
+    '3 answers: 2 publishable, 1 noise.'
     """
     class_sizes = answers["quality"].value_counts()
-    publishable, doubtful, noise = (int(class_sizes.get(name, 0)) for name in QUALITIES)
-    return (
-        f"Of these {number(len(answers))} answers, {publishable:,} are publishable, {doubtful:,}"
-        f" doubtful, {noise:,} noise."
-    )
+    classes = [f"{class_sizes[name]:,} {name}" for name in QUALITIES if name in class_sizes]
+    return f"{pluralize(len(answers), 'answer')}: {', '.join(classes)}."
 
 
 def budget_for_quality(

@@ -173,9 +173,12 @@ def draw_selected_group(plan: Plan) -> None:
     group_levels = levels_of_group(plan.schema, plan.workload.groups[number])
     # All queries have the same error: a sentence replaces the chart.
     if even_error is not None:
-        counts = pluralize(plan.workload.groups[number].count, "query", "queries")
-        error = texts.format_number(even_error)
-        st.markdown(f"**{counts}, each with a standard error of {error} counts**")
+        count = plan.workload.groups[number].count
+        each = ", each" if count > 1 else ""
+        st.markdown(
+            f"**{pluralize(count, 'query', 'queries')}{each} with a standard error of"
+            f" {texts.format_number(even_error)} counts**"
+        )
         row = st.container(horizontal=True)
         with row, st.popover("Data"):
             _errors_of_all_groups(plan)

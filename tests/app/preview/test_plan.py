@@ -196,3 +196,7 @@ def test_conditions_on_one_attribute_have_different_names() -> None:
     session.go("workload")
     listed = next(d.value for d in session.app.dataframe if "remove" in d.value)["attributes"]
     assert listed.tolist() == ["vote", "20 <= age < 40", "age >= 60"]
+    session.go("preview", group=1)
+    assert "1 query with a standard error of" in session.text()
+    session.set(group=0)
+    assert "2 queries, each with a standard error of" in session.text()
