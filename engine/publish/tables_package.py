@@ -921,21 +921,19 @@ def _codebook(schema: Schema) -> str:
             "",
             f"{attribute.kind}, {attribute.size:,} cells",
             "",
+            "| code | label |",
+            "|---|---|",
         ]
-        lines += ["| code | label |", "|---|---|"]
-        lines += [f"| {i} | {markdown(x)} |" for i, x in enumerate(labels_of(attribute))]
+        lines += [
+            f"| {code} | {markdown(label)} |" for code, label in enumerate(labels_of(attribute))
+        ]
         lines.append("")
     if schema.impossible:
         lines += [
             "## Impossible cells",
             "",
             "Rows that meet one of these rules were left out of every count.",
-        ]
-        lines += [
-            (
-                "Published counts of cells that are impossible are exactly 0; estimates have their"
-                " noise."
-            ),
+            "Published counts of cells that are impossible are exactly 0; estimates have their noise.",
             "",
         ]
         lines += [f"- {markdown_code(str(rule))}" for rule in schema.impossible]

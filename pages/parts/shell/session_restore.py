@@ -106,20 +106,22 @@ def restore() -> None:
 
     Without a stored state, restore only the path of the ledger that this browser opened last.
     """
-    if st.session_state.setdefault("placed", False) or not browser():
+    if st.session_state.setdefault("session_restored", False) or not browser():
         return
-    st.session_state["placed"] = True
+    st.session_state["session_restored"] = True
     entry = _read().get(browser(), {})
     name = st.query_params.get(NAME, "")
     stored = entry.get("pages", {}).get(name)
     if stored is None:
         stored = {"ledger_path": next(iter(ledgers()), "")}
     else:
-        st.session_state["place_name"] = name
-        st.session_state["place"] = {k: value for k, value in stored.items() if _fits(k, value)}
+        st.session_state["stored_state_name"] = name
+        st.session_state["stored_state"] = {
+            k: value for k, value in stored.items() if _fits(k, value)
+        }
         # A duplicated browser tab has the same address. If one of the tabs changes its state, the
         # new state gets a new name, so that the other tab still restores its own.
-        st.session_state["place_is_shared"] = True
+        st.session_state["stored_state_is_shared"] = True
     for key, value in stored.items():
         # A number 0 is restored. An empty text or list means that nothing was chosen.
         if (value or key in SESSION_NUMBERS) and _fits(key, value):
@@ -128,21 +130,21 @@ def restore() -> None:
 
 def keep() -> None:
     """Store the state of this session if it changed, under a random name in the address."""
-    if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
+    if (name := st.session_state.get("stored_state_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
     values = {str(key): value for key, value in st.session_state.items() if _fits(str(key), value)}
     # Streamlit has dropped the values of widgets on other pages; the values stored earlier remain.
-    values = st.session_state.get("place", {}) | values
+    values = st.session_state.get("stored_state", {}) | values
     is_empty = not any(values.get(key) for key in STARTED)
-    if not browser() or (is_empty and "place" not in st.session_state):
+    if not browser() or (is_empty and "stored_state" not in st.session_state):
         return
     is_cleared = st.session_state.pop(CLEARED, False)
-    if values == st.session_state.get("place") and not is_cleared:
+    if values == st.session_state.get("stored_state") and not is_cleared:
         return
-    st.session_state["place"] = values
-    if st.session_state.pop("place_is_shared", False):
-        del st.session_state["place_name"]
-    name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
+    st.session_state["stored_state"] = values
+    if st.session_state.pop("stored_state_is_shared", False):
+        del st.session_state["stored_state_name"]
+    name = st.session_state.setdefault("stored_state_name", secrets.token_urlsafe(9))
     st.query_params[NAME] = name
     _store(name, values)
 
@@ -181,9 +183,9 @@ def clear(starts: tuple[str, ...], keys: Collection[str] = ()) -> None:
     form = st.session_state
     remove(form)
     remove(form.get(OPEN, {}))
-    if "place" in form:
-        form["place"] = dict(form["place"])
-        remove(form["place"])
+    if "stored_state" in form:
+        form["stored_state"] = dict(form["stored_state"])
+        remove(form["stored_state"])
         form[CLEARED] = True
 
 
