@@ -213,7 +213,7 @@ def project_nonnegative(
     tables: Sequence[Axes],
     sizes: Sequence[int],
     tolerance: float,
-    tell: Listener,
+    report_progress: Listener,
     possible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
     uniform: Mapping[Axes, Array] | None = None,
     exact: Collection[Axes] = (),
@@ -288,7 +288,7 @@ def project_nonnegative(
             for dual in active
             if not violated or violations[dual.axes] > SKIP_TOLERANCE * tolerance * total
         ]
-        tell(min(1.0, number / MAX_ROUNDS), AGREEING)
+        report_progress(min(1.0, number / MAX_ROUNDS), AGREEING)
     _apply_multipliers(contrasts, duals, means)
     projected = {**contrasts, **projected_lower}
     if possible:

@@ -283,7 +283,7 @@ class Published:
         sets = self._largest_sets
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._raw_table(axes) for axes in sets}
-        tell = progress_share(progress)
+        report_progress = progress_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
         records = nearest_people(
@@ -291,7 +291,7 @@ class Published:
             self._sizes,
             people,
             generator,
-            tell,
+            report_progress,
             impossible,
             checkpoints.of_part(f"records {people}"),
             _records_tolerance(evidence(self.measurement), tables),
@@ -384,13 +384,17 @@ def publish(
     # Fitting tables and drawing records share one progress bar, in proportion to the expected
     # times.
     fit_share = _fit_share(measurement) if integer else 1.0
-    tell = progress_share(progress, 0.0, fit_share)
-    tell(0.0, "Reading the measurement")
+    report_progress = progress_share(progress, 0.0, fit_share)
+    report_progress(0.0, "Reading the measurement")
     checkpoints = _checkpoints(measurement, fit, resume)
     done = checkpoints.read("contrasts")
     # With many small matrix products, one thread is faster than several.
     with threads_for(1):
-        contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, checkpoints)
+        contrasts = (
+            arrays_by_axes(done)
+            if done
+            else _fitted(measurement, fit, report_progress, checkpoints)
+        )
     published = Published(
         measurement=measurement,
         fit=fit,
@@ -417,7 +421,10 @@ def _fit_share(measurement: Measurement) -> float:
 
 
 def _fitted(
-    measurement: Measurement, fit: str, tell: Callable[[float, str], None], checkpoints: Checkpoints
+    measurement: Measurement,
+    fit: str,
+    report_progress: Callable[[float, str], None],
+    checkpoints: Checkpoints,
 ) -> dict[Axes, Array]:
     """Fit the tables; return their contrasts by attribute set and write them to a checkpoint."""
     estimates = evidence(measurement)
@@ -428,7 +435,9 @@ def _fitted(
                 contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact
             )
     else:
-        contrasts = _nonnegative_contrasts(estimates, measurement, fit, tell, checkpoints)
+        contrasts = _nonnegative_contrasts(
+            estimates, measurement, fit, report_progress, checkpoints
+        )
     checkpoints.write_result("contrasts", arrays_by_name(contrasts))
     return contrasts
 
@@ -437,7 +446,7 @@ def _nonnegative_contrasts(
     evidence: Evidence,
     measurement: Measurement,
     fit: str,
-    tell: Callable[[float, str], None],
+    report_progress: Callable[[float, str], None],
     checkpoints: Checkpoints,
 ) -> dict[Axes, Array]:
     """Return the contrasts of consistent non-negative tables, for every fit except "none"."""
@@ -449,25 +458,25 @@ def _nonnegative_contrasts(
     if total <= 0.0:
         return {axes: np.zeros(evidence.shape(axes)) for axes in evidence.sets}
     if is_shrunk:
-        contrasts = shrunk_contrasts(evidence, total, tell, checkpoints)
+        contrasts = shrunk_contrasts(evidence, total, report_progress, checkpoints)
     else:
         contrasts = _as_measured(evidence, measurement, total)
     tolerance = _tolerance(evidence, total)
 
-    def tell_rest(share: float, text: str) -> None:
+    def report_rest(share: float, text: str) -> None:
         # the contrasts above are reported as the first 40% of the progress
-        tell(0.4 + 0.6 * share, text)
+        report_progress(0.4 + 0.6 * share, text)
 
     # The residuals are no longer needed.  They take as much memory as the tables.
     evidence = replace(evidence, residuals={})
     if is_shrunk and not (evidence.possible or evidence.exact):
-        return make_consistent(evidence, contrasts, tolerance, tell_rest, checkpoints)
+        return make_consistent(evidence, contrasts, tolerance, report_rest, checkpoints)
     return project_nonnegative(
         contrasts,
         evidence.tables,
         evidence.sizes,
         tolerance,
-        tell_rest,
+        report_rest,
         evidence.possible,
         evidence.uniform,
         evidence.exact,
@@ -511,8 +520,8 @@ def progress_share(
     Shares from 0 to 1 of the part are shares from ``low`` to ``high`` of the complete work.  The
     function raises Cancelled if ``progress`` returns False.
     """
-    tell = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
-    return lambda share, words: tell(low + share * (high - low), words)
+    report_progress = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
+    return lambda share, words: report_progress(low + share * (high - low), words)
 
 
 def seed_of(measurement: Measurement) -> list[int]:

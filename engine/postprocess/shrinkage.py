@@ -548,7 +548,10 @@ def shrunk_total(total: float, variance: float) -> float:
 
 
 def shrunk_contrasts(
-    evidence: Evidence, total: float, tell: Listener, checkpoints: Checkpoints = NO_CHECKPOINTS
+    evidence: Evidence,
+    total: float,
+    report_progress: Listener,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
     """Shrink all tables that are not public; return the contrasts of all tables.
 
@@ -561,7 +564,11 @@ def shrunk_contrasts(
         for k in range(len(evidence.sets[-1]) + 1)
     }
     saved = checkpoints.read("low")
-    tables = arrays_by_axes(saved) if saved else _low_order_tables(evidence, total, by_order, tell)
+    tables = (
+        arrays_by_axes(saved)
+        if saved
+        else _low_order_tables(evidence, total, by_order, report_progress)
+    )
     checkpoints.write("low", arrays_by_name(tables))
     contrasts = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in evidence.sets if len(axes) > 2]
@@ -583,12 +590,12 @@ def shrunk_contrasts(
             tables[axes] = table
         contrasts[axes] = contrast(table)
         # these fits are reported as the steps from 10% to 40%
-        tell(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
+        report_progress(0.1 + 0.3 * (number + 1) / len(upper), "Fitting tables")
     return contrasts
 
 
 def _low_order_tables(
-    evidence: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
+    evidence: Evidence, total: float, by_order: dict[int, list[Axes]], report_progress: Listener
 ) -> dict[Axes, Array]:
     """Return the fitted tables on at most two attributes, by attribute set, in counts.
 
@@ -611,7 +618,7 @@ def _low_order_tables(
             pairs = {a: tables[a] for a in by_order[2]}
             residuals = pooled_pairs(evidence, total, singles, pairs, triples)
             tables |= _two_way(evidence, total, tables, by_order[2], residuals)
-            tell(0.1, "Deriving pairs from triples")
+            report_progress(0.1, "Deriving pairs from triples")
         tables |= _one_and_two_way(evidence, total, tables, by_order, residuals)
     # The plain pairs are fitted again, towards references that third attributes predict.
     plain_pairs = [axes for axes in by_order.get(2, []) if axes in residuals]
@@ -666,7 +673,7 @@ def make_consistent(
     evidence: Evidence,
     contrasts: dict[Axes, Array],
     tolerance: float,
-    tell: Listener,
+    report_progress: Listener,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> dict[Axes, Array]:
     """Change fitted tables so that overlapping tables agree and no cell is negative.
@@ -701,12 +708,12 @@ def make_consistent(
             projected_sets,
             evidence.sizes,
             tolerance,
-            _partial_listener(tell, low, share),
+            _partial_listener(report_progress, low, share),
             checkpoints=round_checkpoints,
         )
         failed = []
         for axes in scaled_sets:
-            tell(low + share, AGREEING)
+            report_progress(low + share, AGREEING)
             table = np.maximum(assemble_table({**before, axes: contrasts[axes]}, axes), 0.0)
             margins = {
                 subset: assemble_table(contrasts, subset) for subset in largest_subsets(axes)
@@ -734,9 +741,9 @@ def make_consistent(
     return mix_with_uniform(contrasts, evidence.tables, {}, {}, ())
 
 
-def _partial_listener(tell: Listener, low: float, share: float) -> Listener:
+def _partial_listener(report_progress: Listener, low: float, share: float) -> Listener:
     """Return a listener that reports a share x of one step as ``low + x * share`` of all steps."""
-    return lambda done, words: tell(low + share * done, words)
+    return lambda done, words: report_progress(low + share * done, words)
 
 
 def _within(gap: Array, allowed: float) -> bool:

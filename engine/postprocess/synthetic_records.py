@@ -56,7 +56,7 @@ def nearest_people(
     sizes: tuple[int, ...],
     people: int,
     generator: np.random.Generator,
-    tell: Listener,
+    report_progress: Listener,
     impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
     tolerance: float = 0.0,
@@ -77,7 +77,7 @@ def nearest_people(
         ``people``, at which the search ends.  It also ends if it improves too slowly, or after
         `MAX_ROUNDS` passes over all attributes.
     """
-    tell(0.0, "Drawing records")
+    report_progress(0.0, "Drawing records")
     done = checkpoints.read("people")
     records = _tree_of_people(tables, sizes, people, generator) if done is None else done["records"]
     objective = _Objective(tables, sizes, records, impossible or {})
@@ -120,7 +120,7 @@ def nearest_people(
         if log_first > log_allowed:
             done_share = float((log_first - log_present) / (log_first - log_allowed))
             share = max(share, min(1.0, done_share))
-        tell(share, "Adjusting records to the tables")
+        report_progress(share, "Adjusting records to the tables")
     return records
 
 

@@ -662,7 +662,7 @@ def uncertainty(
         )
     estimates = evidence(measurement)
     generator = np.random.default_rng(seed_of(measurement))
-    tell = progress_share(progress)
+    report_progress = progress_share(progress)
     # Tables of fit="none" have errors that do not depend on the true tables.  Every draw then uses
     # the published tables as true tables.
     posteriors, determined = dict[Axes, ResidualPosterior](), dict[int, Determination]()
@@ -673,7 +673,7 @@ def uncertainty(
     truths: list[dict[Axes, Array]] = []
     checkpoints = checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
     for number in range(draws):
-        tell(number / draws, "Simulating releases of similar tables")
+        report_progress(number / draws, "Simulating releases of similar tables")
         if done := checkpoints.read(f"{number}"):
             errors.append(arrays_by_axes(done, "error"))
             truths.append(arrays_by_axes(done, "truth"))
@@ -696,7 +696,7 @@ def uncertainty(
             | {"generator": state_of(generator)}
         )
         checkpoints.write(f"{number}", arrays)
-    tell(1.0, "Errors estimated")
+    report_progress(1.0, "Errors estimated")
     signal = share_of_signal(estimates, published.contrasts)
     return Uncertainty(
         published=published,

@@ -536,7 +536,7 @@ class _Tally:
         if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
         n_rows_read = 0
-        listen = check_callback(progress)
+        report_progress = check_callback(progress)
         encoders = self.encoders
         if self.cap is not None:
             # The selection of rows per person depends on all attributes of the schema, so that
@@ -565,12 +565,12 @@ class _Tally:
                         columns,
                         limit,
                     )
-                if listen is not None:
+                if report_progress is not None:
                     fraction = batch.fraction
                     if fraction is None:
                         # if the number of rows is unknown, the fraction grows slowly towards 1
                         fraction = n_rows_read / (n_rows_read + 1e6)
-                    listen(min(1.0, fraction), "Counting records")
+                    report_progress(min(1.0, fraction), "Counting records")
             if self.cap is not None:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)
