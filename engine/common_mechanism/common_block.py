@@ -619,17 +619,17 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
         be compared with all others.
     method : description of the method.
     """
-    best, best_precision = None, 0.0
+    best, largest_trace = None, 0.0
     for block in blocks:
         # ``factor`` is the largest t such that t K <= all K_i.  The margin of 1e-12 ensures that, in
         # spite of rounding, the result is not more precise than any block.
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
-        precision = (
+        trace = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2
         )
-        if precision > best_precision:
+        if trace > largest_trace:
             best = replace(block, noise=block.noise / math.sqrt(factor))
-            best_precision = precision
+            largest_trace = trace
     if best is None:
         return None, "nothing: too large to compare"
     return best, "valid, but not the largest: too many coordinates for that"

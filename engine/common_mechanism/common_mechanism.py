@@ -161,6 +161,7 @@ class LinearMechanism:
         (True, False)
         """
         _check_same_cells(self, other)
+        # the rows of `other` must lie in the row space of this mechanism
         if self._outside(other.row_space).max(initial=0.0) > self.angle_tolerance(other):
             return False
         # compare in coordinates in which the privacy cost matrix of this mechanism is the identity,
@@ -378,10 +379,11 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
         if len(G) < mechanism.rank
         else (np.eye(mechanism.rank), G.T)
     )
+    # the first columns of Q span the rows of G, the other columns are orthogonal to these rows
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
-    # in directions orthogonal to the rows of G the part has no information, so the residual has the
-    # complete information of the mechanism
+    # the part has no information in the orthogonal directions, so the residual has the complete
+    # information of the mechanism there
     rows = Q.T @ mechanism.standard_rows
     has_information = residual_information > RESIDUAL_TOLERANCE
     scaled_rows = np.sqrt(residual_information[has_information])[:, None] * (

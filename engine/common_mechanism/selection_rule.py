@@ -357,6 +357,7 @@ class NestedPlanRule:
         answers_per_record = np.concatenate(group_answers)
         totals = []
         for option in self.finer:
+            # number of records from which each cell exceeds the noise
             with np.errstate(divide="ignore"):
                 needed = np.where(
                     answers_per_record > 0,

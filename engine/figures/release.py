@@ -311,6 +311,7 @@ def _answers_figure(
         }
         return set_margins(go.Figure(traces, layout))
     names, values = axes
+    # position of the attribute with fewer values
     panel_axis = int(len(values[1]) < len(values[0]))
     if _is_map(queries):
         return _answers_map(names, values, series[-1])

@@ -101,9 +101,11 @@ def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> A
         projected = on_simplex(point - step * gradient, equal_weights, total)
         step_length = float(np.abs(projected - current).max())
         # The momentum restarts if its direction opposes the gradient.
-        previous = 1.0 if float((point - projected) @ (projected - current)) > 0.0 else momentum
-        momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
-        point, current = projected + (previous - 1.0) / momentum * (projected - current), projected
+        if float((point - projected) @ (projected - current)) > 0.0:
+            momentum = 1.0
+        next_momentum = (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
+        point = projected + (momentum - 1.0) / next_momentum * (projected - current)
+        current, momentum = projected, next_momentum
         if step_length <= STEP_TOLERANCE * math.sqrt(estimate.variance):
             break
     return current

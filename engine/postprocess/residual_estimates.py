@@ -103,7 +103,7 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
         if inside in lower:
             # Adding to the complete table is slow.  Each small table is therefore first added to a
             # sum with one attribute fewer than the complete table.
-            subset = next((f for f in largest_subsets(axes) if set(inside) <= set(f)), ())
+            subset = next((s for s in largest_subsets(axes) if set(inside) <= set(s)), ())
             if subset not in sums:
                 sums[subset] = np.zeros([sizes[a] for a in subset])
             summed_cells = math.prod(sizes[a] for a in axes if a not in inside)

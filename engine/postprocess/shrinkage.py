@@ -652,6 +652,7 @@ def _mediator_references(
         margins = {subset: tables[subset] for subset in (*largest_subsets(axes), ())}
         estimate = _pooled_estimate(evidence.residuals[axes], axes, residuals)
         mean = likelihood_mean([max_entropy_table(axes, margins), *candidates], estimate)
+        # The mean of the predictions is scaled to the fitted margins.
         near = partial(_within, allowed=REFERENCE_TOLERANCE * float(tables[()]))
         references[axes] = fit_margins(mean, axes, margins, near)
     return references

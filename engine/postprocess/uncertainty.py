@@ -153,6 +153,7 @@ def residual_posteriors(
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * ((excesses - squares) ** 2 / spread + np.log(spread))
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+        # The EM algorithm estimates the prior of s from all tables of this order.
         prior = TYPICAL_PRIOR
         for _ in range(EM_STEPS):
             posterior = prior * likelihood

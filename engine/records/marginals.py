@@ -467,14 +467,14 @@ def _column_doubts(
         return ()
     other_columns = [*options.ignore, *([person] if person is not None else [])]
     check_columns_named(data, schema, other_columns)
-    question = numbers_text(data, schema, other_columns)
-    if not question:
+    warning = numbers_text(data, schema, other_columns)
+    if not warning:
         return ()
-    # Whether there is a `question` depends on values of records. With on_refused="drop" it becomes
-    # a warning to the curator, because an error would reveal something about the records.
+    # Whether there is a warning depends on values of records. With on_refused="drop" only the
+    # curator gets the warning, because an error would reveal something about the records.
     if options.on_refused == "error":
-        raise DataError(question)
-    return (f"{question[0].upper()}{question[1:]}.",)
+        raise DataError(warning)
+    return (f"{warning[0].upper()}{warning[1:]}.",)
 
 
 def _count_dask(

@@ -405,7 +405,11 @@ class _Column:
         if self.reason:
             raise SchemaError(self.reason)
         ranges = [match for _, code, _ in self.values if (match := _RANGE.fullmatch(code))]
-        others = [value for value in self.values if not _RANGE.fullmatch(value[1])]
+        others = [
+            (line, code, meaning)
+            for line, code, meaning in self.values
+            if not _RANGE.fullmatch(code)
+        ]
         if len(ranges) == 1 and all(_INTEGER.fullmatch(code) for _, code, _ in others):
             return self._range(name, ranges[0], others)
         line = self.values[0][0] if self.values else self.line

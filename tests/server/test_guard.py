@@ -43,7 +43,10 @@ FOREIGN_ORIGINS = (
 def send_request(
     server: RunningServer, path: str, method: str = "GET", **headers: str
 ) -> http.client.HTTPResponse:
-    """Send a request with exactly these headers; the default Host is that of the server."""
+    """Send a request with exactly these headers; the default Host is that of the server.
+
+    An underscore in the name of a header is sent as a hyphen.
+    """
     fields = {"Host": server.url.removeprefix("http://")} | {
         k.replace("_", "-"): v for k, v in headers.items()
     }
