@@ -1,6 +1,7 @@
 """Start page: continue, open or save a project; a demo, an own schema or a lesson."""
 
-import pandas as pd
+from typing import Any
+
 import streamlit as st
 
 import demo_data
@@ -67,7 +68,7 @@ def demo_workload(name: str) -> Workload:
 
 
 @st.cache_resource(max_entries=1, show_spinner=False)
-def example() -> pd.DataFrame:
+def example() -> Any:
     """Return the noisy answers of one table of the survey demo, from a rehearsal.
 
     The plan is that of the demo, so the answers have the errors that its preview shows.

@@ -353,6 +353,11 @@ def records_of(args: argparse.Namespace) -> Any:
             )
         return SheetFile(path=args.data, sheet=args.sheet)
     if args.source is not None:
+        if is_text:
+            raise DataError(
+                "--delimiter and --encoding cannot be combined with --source. Leave them out, or give"
+                " a text file by --data."
+            )
         return named_table(args.source)
     if not is_text:
         return Path(args.data)

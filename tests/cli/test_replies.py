@@ -217,6 +217,8 @@ def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Capture) -
         (["--counts", "a.counts", "--sheet", "2023"], "a.counts"),
         ([*sheet, "--delimiter", ";"], "--delimiter"),
         (["--source", "census", "--sheet", "2023"], "--source"),
+        (["--source", "census", "--delimiter", ";"], "--source"),
+        (["--source", "census", "--encoding", "latin-1"], "--source"),
     ):
         assert main([*check, *arguments]) == 1
         assert word in capsys.readouterr().err
