@@ -370,12 +370,33 @@ def escape_formula(text: str) -> str:
 def csv_text(table: Frame) -> str:
     """Return a table as CSV text, with its texts escaped by `escape_formula`.
 
+    Floats are written by `csv_number`.
+
     >>> import pandas as pd
-    >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
-    "label,cells\\n'=1+1,3\\n"
+    >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3], "published": [45.0]}))
+    "label,cells,published\\n'=1+1,3,45\\n"
     """
     texts = {c: table[c].map(_escape) for c in table.columns if table[c].dtype.kind not in "ifub"}
+    texts |= {c: table[c].map(csv_number) for c in table.columns if table[c].dtype.kind == "f"}
     return table.assign(**texts).rename(columns=_escape).to_csv(index=False, lineterminator="\n")
+
+
+def csv_number(value: float) -> str:
+    """Return a float for a CSV file: integers without decimals, NaN as the empty text.
+
+    Other numbers have six decimals, or six significant digits if these are more.
+
+    >>> [csv_number(x) for x in (45.0, 944.123456789, 0.000123456789, -1e-16, float("nan"))]
+    ['45', '944.123457', '0.000123457', '-1e-16', '']
+    """
+    if math.isnan(value):
+        return ""
+    if math.isinf(value):
+        return str(value)
+    if value == 0.0:
+        return "0"
+    decimals = max(6, 5 - math.floor(math.log10(abs(value))))
+    return repr(round(float(value), decimals)).removesuffix(".0")
 
 
 def _escape(value: Any) -> Any:

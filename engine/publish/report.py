@@ -5,6 +5,7 @@ Sums of published tables over the areas of code lists are exported as parquet on
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,8 +65,8 @@ def write_answers(
     Columns: attributes, family, query (text), answer, std, low, high.  The file of a rehearsal has
     the additional first column status, with REHEARSAL in every row.  Answers are computed and
     written in batches, so that not all of them are in memory.  In CSV, texts that a spreadsheet
-    would interpret as formulas get a leading quote, and bins of integers are written as "0 to 9" in
-    place of "[0, 10)".
+    would interpret as formulas get a leading quote, bins of integers are written as "0 to 9" in
+    place of "[0, 10)", and numbers are rounded to `csv_decimals`.  Parquet has full precision.
 
     The file is written atomically.  An earlier output of this project is replaced only with
     ``overwrite``; any other file is never replaced.
@@ -101,7 +102,8 @@ def write_answers(
                 table = table.add_column(
                     0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())]
                 )
-            writer.write(escape_texts(table) if format == "csv" else table)
+            decimals = csv_decimals(table["std"])
+            writer.write(csv_table(table, decimals) if format == "csv" else table)
             report_progress(share, "Writing answers")
     return Path(path)
 
@@ -177,6 +179,38 @@ def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
 
 
+def csv_decimals(std: Any) -> int:
+    """Return the number of decimals with which CSV files have answers with standard errors ``std``.
+
+    There are six digits after the first digit of the smallest positive standard error, and at least
+    six decimals.  Rounding errors then remain negligible, compared with the noise, in sums of
+    millions of answers, and `verify_package` accepts them.
+
+    >>> csv_decimals([58.0, 4.2]), csv_decimals([0.03]), csv_decimals([])
+    (6, 8, 6)
+    """
+    errors = np.asarray(std, float)
+    errors = errors[np.isfinite(errors) & (errors > 0.0)]
+    return 6 if not errors.size else 6 + max(0, -math.floor(math.log10(errors.min())))
+
+
+def round_floats(table: pa.Table, decimals: int) -> pa.Table:
+    """Return the table with its floats rounded, so that integers are written without decimals."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            column = table[field.name]
+            # adding 0 turns -0 into 0
+            rounded = np.round(column.to_numpy(), decimals) + 0.0
+            numbers = pa.array(rounded, field.type, mask=column.is_null().to_numpy())
+            table = table.set_column(place, field, numbers)
+    return table
+
+
+def csv_table(table: pa.Table, decimals: int) -> pa.Table:
+    """Return a table as it is written to CSV: floats rounded, and texts escaped."""
+    return escape_texts(round_floats(table, decimals))
+
+
 def escape_texts(table: pa.Table) -> pa.Table:
     """Return the table with a quote before texts and column names that could be formulas."""
     import pyarrow.compute as pc
@@ -235,8 +269,8 @@ def write_published(
 
     Columns: attributes, family, and the columns of `Uncertainty.answers`.  The file of a rehearsal
     has the additional first column status.  In CSV, bins of integers are written as "0 to 9" in
-    place of "[0, 10)".  The file is written atomically; an earlier file is replaced only with
-    ``overwrite``.
+    place of "[0, 10)", and numbers are rounded to `csv_decimals`.  The file is written atomically;
+    an earlier file is replaced only with ``overwrite``.
 
     Raises
     ------
@@ -284,7 +318,8 @@ def write_published(
                     table = table.add_column(
                         0, schema.field(0), [pa.array(["REHEARSAL"] * len(rows), pa.string())]
                     )
-                writer.write(escape_texts(table) if format == "csv" else table)
+                decimals = csv_decimals(rows["std"])
+                writer.write(csv_table(table, decimals) if format == "csv" else table)
                 written += len(rows)
                 report_progress(written / workload.queries, "Writing published answers")
     return Path(path)

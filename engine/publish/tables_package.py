@@ -74,6 +74,7 @@ import pyarrow as pa
 
 from engine._arrays import Array, Index
 from engine._format import (
+    csv_number,
     csv_text,
     deltas_as_powers,
     escape_formula,
@@ -91,7 +92,7 @@ from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
 from engine.publish.package_files import integers_determine_estimates, write_measurements
-from engine.publish.report import REHEARSAL_MARK, escape_texts
+from engine.publish.report import REHEARSAL_MARK, csv_decimals, csv_table
 from engine.release import Measurement, apply_group
 from engine.release.measure import measurement_of
 from engine.release.measurement import query_texts
@@ -633,7 +634,9 @@ def tables_files(
         first += group.count
         report_progress(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
-        text_table = escape_texts(pa.table({c: _column(frame[c]) for c in frame}))
+        text_table = csv_table(
+            pa.table({c: _column(frame[c]) for c in frame}), csv_decimals(frame["std"])
+        )
         pyarrow.csv.write_csv(
             text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed")
         )
@@ -663,7 +666,8 @@ def tables_files(
     if totals:
         files.append(folder / "totals.csv")
         with open(files[-1], "w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerows([["table", *SUMS], *totals])
+            rows = ([csv_number(x) if isinstance(x, float) else x for x in row] for row in totals)
+            csv.writer(stream).writerows([["table", *SUMS], *rows])
     files += write_measurements(measurement, folder)
     if is_open(measurement):
         files += write_open_form(measurement, folder, cell_tables)

@@ -207,16 +207,18 @@ def _same_values(one: Any, other: Any) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
-    """Return whether two texts are numbers that differ by at most `TABLE_TOLERANCE`.
+    """Return whether two texts are numbers that are equal up to a tolerance.
 
-    The tolerance is relative or absolute, whichever allows more.  The result is False for two
-    integers, which are the same on every machine and need no tolerance.
+    The tolerance is relative or absolute, whichever allows more.  The absolute tolerance includes
+    one unit of the last decimal of a file, because a rounded number can differ by this unit between
+    machines.  The result is False for two integers, which are the same on every machine and need no
+    tolerance.
     """
     if one.lstrip("-").isdigit() and other.lstrip("-").isdigit():
         return False
     try:
         return math.isclose(
-            float(one), float(other), rel_tol=TABLE_TOLERANCE, abs_tol=TABLE_TOLERANCE
+            float(one), float(other), rel_tol=TABLE_TOLERANCE, abs_tol=1.5 * TABLE_TOLERANCE
         )
     except ValueError:
         return False
