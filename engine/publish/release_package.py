@@ -338,11 +338,11 @@ def write_package(
                 "signature": signature,
             }
             files[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
-        report_progress(0.8, "Packing")
+        report_progress(0.8, "Compressing files")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in files:
                 archive.write(file, file.relative_to(folder).as_posix())
-    report_progress(1.0, "Packed")
+    report_progress(1.0, "Files are complete")
     return Path(path)
 
 

@@ -582,11 +582,11 @@ def write_tables(
             confidence=confidence,
             report_progress=report_progress,
         )
-        report_progress(0.9, "Packing")
+        report_progress(0.9, "Compressing files")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in members:
                 archive.write(member, member.name)
-    report_progress(1.0, "Packed")
+    report_progress(1.0, "Files are complete")
     return Path(path)
 
 
@@ -1104,7 +1104,7 @@ def write_workbook(
             book.codebook()
         finally:
             book.close()
-        report_progress(1.0, "Packed")
+        report_progress(1.0, "Files are complete")
     return Path(path)
 
 

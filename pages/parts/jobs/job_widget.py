@@ -152,7 +152,14 @@ def _draw_rows(rows: Mapping[str, Any], *, without: Sequence[str] = (), when: st
         st.warning(escape_markdown(in_labels(text)))
 
 
-def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
+def job(
+    key: str,
+    *,
+    label: str,
+    quiet: bool = False,
+    stream: bool = False,
+    expected_s: float | None = None,
+) -> Status | None:
     """Draw the progress or the error of a job; return its status if it is done, otherwise None.
 
     Parameters
@@ -161,6 +168,7 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
     quiet : draw one line of text instead of a progress bar and an error box.
     stream : run the page again whenever the job reports progress, so that the page can show partial
         results.
+    expected_s : forecast of the total time, for a bar that also shows the time left.
     """
     job_queue.hold(key, _holder())
     job_state = job_queue.find(key)
@@ -170,7 +178,7 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
         if quiet:
             _line(key, label)
         else:
-            _bar(key, label, job_state.fraction if stream else None)
+            _bar(key, label, job_state.fraction if stream else None, expected_s)
         return None
     if job_state.done:
         return job_state
@@ -193,11 +201,14 @@ def _line(key: str, label: str) -> None:
 
 
 @st.fragment(run_every=0.4)
-def _bar(key: str, label: str, shown_fraction: float | None) -> None:
+def _bar(
+    key: str, label: str, shown_fraction: float | None, expected_s: float | None = None
+) -> None:
     """Draw the progress bar of a running job; run the page again when it ends.
 
     If the page shows partial results, ``shown_fraction`` is their progress, from 0 to 1, and the
-    page also runs again as soon as the job has made progress. Otherwise it is None.
+    page also runs again as soon as the job has made progress. Otherwise it is None. With
+    ``expected_s``, the forecast of the total time, the bar also shows the time left.
     """
     job_state = job_queue.find(key)
     if (
@@ -213,7 +224,7 @@ def _bar(key: str, label: str, shown_fraction: float | None) -> None:
         message = "waiting for a worker"
         if ahead:
             message += f", {pluralize(ahead, 'job')} ahead"
-    text = f"{label}: {message} ({job_state.seconds:.0f} s)"
+    text = f"{label}: {message} ({job_state.time_text(expected_s)})"
     left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(text))
     buttons.button(
         "Cancel",

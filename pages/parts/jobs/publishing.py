@@ -13,7 +13,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import publication_weights
-from engine.postprocess.published_tables import Published
+from engine.postprocess.published_tables import Published, publish_forecast
 from engine.postprocess.uncertainty import Uncertainty
 from engine.privacy import Budget
 from engine.publish import (
@@ -73,16 +73,21 @@ def publish_tables(
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
         place.unlink(missing_ok=True)  # the empty file that `private_tempdir.new_file` created
+    fitted, computed, written = _steps(measurement, records)
+    file_step = (written - computed) / 5  # five files: Parquet, CSV, ZIP, workbook and package
     tables = publish(
-        measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=checkpoint
+        measurement, fit, integer=integer, progress=_part(progress, 0.0, fitted), resume=checkpoint
     )
-    errors = uncertainty(tables, progress=_part(progress, 0.3, 0.7), resume=checkpoint)
-    write_published(
-        errors, places["parquet"], rule=quality_rule, progress=_part(progress, 0.7, 0.75)
-    )
-    write_published(
-        errors, places["csv"], format="csv", rule=quality_rule, progress=_part(progress, 0.75, 0.8)
-    )
+    errors = uncertainty(tables, progress=_part(progress, fitted, computed), resume=checkpoint)
+    for number, kind in enumerate(("parquet", "csv")):
+        first = computed + number * file_step
+        write_published(
+            errors,
+            places[kind],
+            format=kind,
+            rule=quality_rule,
+            progress=_part(progress, first, first + file_step),
+        )
     if "levels" in places:
         write_level_sums(errors, places["levels"], rule=quality_rule)
     out: dict[str, Any] = {
@@ -94,27 +99,29 @@ def publish_tables(
     out["sums"] = _sums(tables, places["parquet"])
     out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
-    for kind, write, fraction in (
-        ("zip", write_tables, 0.8),
-        ("xlsx", write_workbook, 0.82),
-        ("package", partial(_write_package, ledger=source.get("ledger")), 0.84),
+    for kind, write, number in (
+        ("zip", write_tables, 2),
+        ("xlsx", write_workbook, 3),
+        ("package", partial(_write_package, ledger=source.get("ledger")), 4),
     ):
         if kind not in places:
             continue
+        first = computed + number * file_step
         try:
             write(
                 errors,
                 places[kind],
                 rule=quality_rule,
-                progress=_part(progress, fraction, fraction + 0.02),
+                progress=_part(progress, first, first + file_step),
             )
         except LimitExceeded as error:
             out["too large"][kind] = str(error)
     simulate, people = records
     if simulate:
         synthetic_records = tables.records(
-            people, progress=_part(progress, 0.85, 1.0), resume=checkpoint
+            people, progress=_part(progress, written, 1.0), resume=checkpoint
         )
+        progress(1.0, "Comparing synthetic records with the tables")
         write_records(measurement, synthetic_records, places["records"])
         out["acceptance"] = acceptance(errors, synthetic_records)
     for place in places.values():
@@ -123,6 +130,22 @@ def publish_tables(
     if checkpoint is not None:
         shutil.rmtree(checkpoint, ignore_errors=True)
     return out
+
+
+def _steps(
+    measurement: Measurement, records: tuple[bool, int | None]
+) -> tuple[float, float, float]:
+    """Return the expected progress after the fit, after the errors and after the files.
+
+    The fractions are those of the forecast time, so that the progress grows with the time.
+    ``records`` is that of `publish_tables`.
+    """
+    simulate, people = records
+    total = float(measurement.marginal([])) if people is None else float(people)
+    forecast = publish_forecast(measurement.plan, total if simulate else 0.0)
+    written = 1.0 - forecast.records_seconds / forecast.seconds
+    computed = written - forecast.file_seconds / forecast.seconds
+    return forecast.fit_seconds / forecast.seconds, computed, written
 
 
 def _sums(tables: Published, file: Path) -> list[str]:

@@ -45,3 +45,19 @@ class Status:
     def seconds(self) -> float:
         """Seconds since the start was requested."""
         return time.monotonic() - self.started
+
+    def time_text(self, expected: float | None = None) -> str:
+        """Seconds so far and, with the expected total, about how many are left, as a text.
+
+        Once a tenth of the work is done, the time left follows from the progress of the job.
+        """
+        seconds = self.seconds
+        if expected is None or self.state == "waiting":
+            return f"{seconds:.0f} s"
+        if self.fraction >= 0.1:
+            left = seconds * (1.0 / min(self.fraction, 1.0) - 1.0)
+        elif seconds <= expected:
+            left = expected - seconds
+        else:
+            return f"{seconds:.0f} s, longer than expected"
+        return f"{seconds:.0f} s, about {max(left, 1.0):.0f} s left"

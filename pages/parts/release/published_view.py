@@ -17,7 +17,7 @@ from engine.postprocess.uncertainty import REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
 from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
-from pages.parts.jobs import job_widget, private_tempdir, publishing
+from pages.parts.jobs import job_queue, job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import (
@@ -109,10 +109,12 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         width="stretch",
     )
     show_deferred_error("publish")
-    finished_job = job_widget.job(job, label="Published tables")
+    forecast = publish_forecast(measurement.plan, _records_drawn(arguments, total))
+    finished_job = job_widget.job(job, label="Published tables", expected_s=forecast.seconds)
     if finished_job is None:
-        forecast = publish_forecast(measurement.plan, _records_drawn(arguments, total))
-        st.caption(escape_markdown(forecast.text))
+        # The bar of a running job shows the time that is left.
+        if not job_queue.is_there(job):
+            st.caption(escape_markdown(forecast.text))
         return
     rule = QualityRule(**arguments[-1])
     st.markdown(f"**{escape_markdown(_suppressed_text(finished_job.result['summary'], rule))}**")

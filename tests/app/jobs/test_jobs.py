@@ -322,3 +322,18 @@ def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert (
         private_tempdir.checkpoint_folder(f"job {private_tempdir.MAX_CHECKPOINTS + 2}") / "state"
     ).exists()
+
+
+@pytest.mark.parametrize(
+    ("fraction", "expected", "text"),
+    [
+        (0.0, None, "30 s"),
+        (0.0, 40.0, "30 s, about 10 s left"),
+        (0.0, 5.6, "30 s, longer than expected"),
+        (0.6, 5.6, "30 s, about 20 s left"),
+    ],
+)
+def test_time_left_follows_progress(fraction: float, expected: float | None, text: str) -> None:
+    started = time.monotonic() - 30.0
+    status = Status(state="running", spends=False, started=started, fraction=fraction)
+    assert status.time_text(expected) == text
