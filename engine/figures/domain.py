@@ -172,7 +172,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, CellRange]) -> Picture:
     )
     ends = {name: [cell_text(schema[name], i) for i in run] for name, run in chosen.items()}
     return Picture(
-        title=f"Cells of {' and '.join(names)}",
+        title=f"Chosen range of {' and '.join(names)}",
         figure=set_margins(go.Figure([trace], layout), top=TOOLBAR_HEIGHT_PX),
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
         alt=f"{number(n_chosen)} of {pluralize(schema.cells(names), 'cell')} chosen: {text}.",
@@ -316,7 +316,7 @@ _TraceAndLayout = tuple[dict[str, Any], dict[str, Any]]
 
 
 def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _TraceAndLayout:
-    """Return one bar per cell of an attribute; the bars of selected cells are blue and higher."""
+    """Return a row of equal boxes, one per cell; selected cells are blue, all others hatched."""
     texts = [html.escape(label) for label in labels]
     hover_texts = [
         [text, "chosen" if chosen else "not chosen"]
@@ -325,18 +325,22 @@ def _range_bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) ->
     bar = {
         "type": "bar",
         "x": cells,
-        # Bars of selected cells are higher, so that they can be recognized without color.
-        "y": np.where(is_chosen, 1.0, 0.6),
+        # Boxes of equal height cannot be mistaken for counts.
+        "y": np.ones(len(labels)),
         # If only some cells are drawn, each bar is as wide as the distance to the next drawn cell.
         "width": max(1.0, float(cells[-1] + 1) / len(cells)) * 0.9,
-        "marker": {"color": [BLUE if chosen else GREY for chosen in is_chosen]},
+        # With the hatching, selected cells can be recognized without color.
+        "marker": {
+            "color": [BLUE if chosen else GREY for chosen in is_chosen],
+            "pattern": {"shape": ["" if chosen else "/" for chosen in is_chosen]},
+        },
         "customdata": hover_texts,
         "hovertemplate": (
             f"{html.escape(name)} %{{customdata[0]}}<br>%{{customdata[1]}}<extra></extra>"
         ),
     }
     y_axis = {"range": [0, 1.1], "showticklabels": False, "showgrid": False, "title": {"text": ""}}
-    return bar, {"height": 230, "yaxis": y_axis}
+    return bar, {"height": 170, "yaxis": y_axis}
 
 
 def _range_map(
