@@ -305,7 +305,7 @@ def _answers_figure(
         max_ticks = max(1, 16 // label_lines)
         layout = {
             "xaxis": category_axis(title) | {"nticks": max_ticks},
-            "yaxis": {"title": {"text": "records (counts)"}},
+            "yaxis": {"title": {"text": "records (counts)"}, "rangemode": "tozero"},
             "legend": LEGEND,
             "height": MIN_ANSWERS_HEIGHT_PX + _label_height(labels),
         }
@@ -426,6 +426,7 @@ def _answers_panels(
         figure.update_xaxes(title_text=html.escape(names[1 - panel_axis]), **place)
         figure.update_xaxes(showticklabels=True, **place)
     figure.update_yaxes(title_text="records (counts)", col=1)
+    figure.update_yaxes(rangemode="tozero")
     figure.update_annotations(font_size=12)
     height = 130 + _label_height(labels) + 200 * n_rows
     figure.update_layout(height=height, legend=LEGEND | {"y": 1.0 + TITLE_HEIGHT_PX / height})

@@ -213,6 +213,9 @@ def test_answers_on_pairs_are_drawn_in_panels(example: Plan) -> None:
     ]
     assert "Intervals: ± " in picture.alt
     assert picture.figure.layout.yaxis.exponentformat == "none"
+    assert picture.figure.layout.yaxis.rangemode == "tozero"
+    one_answer = figures.answers_picture(answers.head(1), rehearsal=True)
+    assert one_answer.figure.layout.yaxis.rangemode == "tozero"
 
 
 def test_panels_of_cumulative_answers_have_no_equals_sign() -> None:
