@@ -33,6 +33,7 @@ from engine.plans.solver_state import LineWeights, SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split
+from engine.residuals.recent_weights import shared_weights
 from engine.workload import Workload
 
 # Largest number of entries of all custom query matrices in an untrusted plan file: MAX_ENTRIES, or
@@ -375,7 +376,7 @@ def plan(
         configured.check_invariants(workload)
     # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its
     # own number of threads.
-    with threads_for(1):
+    with threads_for(1), shared_weights():
         return configured.plan(workload, budget, limits)
 
 

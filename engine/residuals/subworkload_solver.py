@@ -9,6 +9,7 @@ by one dense search on all axes if it fits into the limits, and otherwise by an 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -485,10 +486,7 @@ class SubworkloadSolver:
         elif isinstance(gram, WindowGram):
             scale, key = 1.0, (gram, digest(pi))
             if key not in self._matrix_free_solutions:
-                self._matrix_free_solutions[key] = (
-                    scale,
-                    window_solution(gram, self.options, dual, pi),
-                )
+                self._matrix_free_solutions[key] = scale, self._window_solution(gram, dual, pi)
         else:
             weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
             scale = max(weights)
@@ -506,6 +504,22 @@ class SubworkloadSolver:
             solution = replace(solution, dual=record[0], status=record[1])
         self.duals.append(solution.dual)
         self.endings.append(solution.ending)
+        return solution
+
+    def _window_solution(self, gram: WindowGram, dual: Array | None, pi: Array | None) -> Solution:
+        """Return the solution for windows; the search starts at its stored dual weights, if any.
+
+        The parameters are those of `window_solution`.  Stored weights may come from a wrong file.
+        They only cost time then, because the search continues from them.
+        """
+        if dual is not None or self.cache is None:
+            return window_solution(gram, self.options, dual, pi)
+        key = hashlib.sha256(repr((WINDOW_FORMAT, gram, digest(pi))).encode()).hexdigest()
+        stored, _ = self.cache.numbers(key)
+        start = stored if stored is not None and _are_weights(stored, gram.cells) else None
+        solution = window_solution(gram, self.options, center=pi, start=start)
+        if start is None or not np.array_equal(start, solution.dual):
+            self.cache.keep_numbers(key, solution.dual)
         return solution
 
     def _solution(
@@ -708,6 +722,19 @@ class SubworkloadSolver:
             bound=alternation.bound,
             status="alternating over attributes: a local optimum among products",
         )
+
+
+# version of the stored dual weights of windows, part of their key in the cache
+WINDOW_FORMAT = "windows/1"
+
+
+def _are_weights(values: Array, cells: int) -> bool:
+    """Return whether ``values`` are positive dual weights of this number of cells with sum 1."""
+    return (
+        values.shape == (cells,)
+        and bool(np.isfinite(values).all() and (values > 0.0).all())
+        and abs(float(values.sum()) - 1.0) < 1e-9
+    )
 
 
 def _is_matrix_free_sum(grams: Sequence[MatrixFreeGram | None]) -> bool:

@@ -171,6 +171,11 @@ class WindowSpace:
         """Number of cells."""
         return self.gram.cells
 
+    @property
+    def key(self) -> tuple[WindowGram, bool]:
+        """Key that is equal for spaces with similar dual weights: those of all centers."""
+        return self.gram, self.whole
+
     @cached_property
     def pi(self) -> Array:
         """Center of the residual space, shape (n,)."""

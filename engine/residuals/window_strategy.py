@@ -30,6 +30,7 @@ from engine.residuals.decomposition import wide_window_gram
 from engine.residuals.dual_solver import Options, Solution
 from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.operators import Chain, CosineMatrix, Operator
+from engine.residuals.recent_weights import recent_weights
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.residuals.window_solver import (
     WindowGram,
@@ -401,6 +402,7 @@ def window_solution(
     options: Options,
     dual: Array | None = None,
     center: Array | None = None,
+    start: Array | None = None,
 ) -> Solution:
     """Return a strategy of windows on a residual space, with its gap.
 
@@ -411,12 +413,19 @@ def window_solution(
     dual : dual weights of an earlier search, shape (n,); if given, they determine the strategy and
         there is no search.
     center : center of the residual space, shape (n,); None for a uniform one.
+    start : initial weights of the search, shape (n,); None for those of the last search for these
+        windows in the same planning call, or equal weights if there was none.
     """
-    space = WindowSpace(gram=gram, center=center)
+    space, recent = WindowSpace(gram=gram, center=center), recent_weights()
     if dual is None:
         solution = solve(
-            space, gap=options.gap, evaluations=options.evaluations, deadline=options.deadline
+            space,
+            gap=options.gap,
+            evaluations=options.evaluations,
+            deadline=options.deadline,
+            start=recent.get(space.key) if start is None else start,
         )
+        recent[space.key] = solution.dual
     else:
         solution = evaluate(space, dual)
     return deferred_solution(

@@ -6,8 +6,17 @@ import pytest
 from engine import Attribute, Budget, Schema, Width, Workload, plan
 from engine.errors import LimitExceeded
 from engine.mechanisms import forecast, load_plan
-from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
+from engine.residuals import (
+    DualProblem,
+    Factor,
+    Lift,
+    Options,
+    decomposition,
+    operators,
+    window_strategy,
+)
 from engine.residuals.basis import FullDomain, basis
+from engine.residuals.cache import SolveCache
 from engine.residuals.operators import Chain
 from engine.residuals.window_solver import (
     WindowGram,
@@ -219,6 +228,55 @@ def test_stored_plan_is_rebuilt_without_search(centers, monkeypatch):
     assert loaded.weighted_rmse == result.weighted_rmse
     first, second = (p.blocks[("a",)].factors[0][1] for p in (result, loaded))
     np.testing.assert_array_equal(np.asarray(first.rows), np.asarray(second.rows))
+
+
+def window_searches(monkeypatch):
+    """Return a list that receives (initial weights, solution) of every search for a plan."""
+    searches = []
+
+    def recorded(space, **options):
+        searches.append((options["start"], solve(space, **options)))
+        return searches[-1][1]
+
+    monkeypatch.setattr(window_strategy, "solve", recorded)
+    return searches
+
+
+def test_searches_of_one_plan_share_weights(monkeypatch):
+    searches = window_searches(monkeypatch)
+    for _ in range(2):
+        window_plan(12, monkeypatch=monkeypatch, centers="tuned")
+    starts = [start for start, _ in searches]
+    # the first search has none, so that a plan does not depend on earlier plans
+    assert [start is None for start in starts] == [True, False, True, False]
+    np.testing.assert_array_equal(starts[1], starts[3])
+
+
+@pytest.mark.parametrize("stored", ["own", "short", "negative", "random"])
+def test_repeated_plan_starts_at_stored_weights(stored, monkeypatch, tmp_path):
+    monkeypatch.setenv("DP_WORKBENCH_CACHE", str(tmp_path))
+    searches = window_searches(monkeypatch)
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
+    workload = Workload(Schema([Attribute.of_size("a", 120)])).add("a", Width(12))
+    first = plan(workload, Budget(pcost=1.0), "querysmasher")
+    wrong = {
+        "short": np.full(7, 1.0 / 7.0),
+        "negative": np.array([-1.0, 2.0] + [0.0] * 118),
+        "random": np.random.default_rng(0).dirichlet(np.ones(120)),
+    }
+    if stored in wrong:
+        monkeypatch.setattr(SolveCache, "numbers", lambda *_: (wrong[stored], False))
+    second = plan(workload, Budget(pcost=1.0), "querysmasher")
+    (start, before), (start_of_second, after) = searches
+    assert start is None
+    assert (start_of_second is None) == (stored in ("short", "negative"))
+    assert after.gap <= 1e-6
+    assert before.evaluations > 5
+    if stored == "own":
+        assert after.evaluations == 1
+        assert second.weighted_rmse == first.weighted_rmse
+    else:
+        assert second.weighted_rmse == pytest.approx(first.weighted_rmse, rel=1e-6)
 
 
 def test_windows_with_other_queries_use_matrices(monkeypatch):

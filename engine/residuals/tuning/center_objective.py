@@ -72,6 +72,7 @@ from engine.residuals.level_solver import LevelGram
 from engine.residuals.level_strategy import level_solution
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
+from engine.residuals.recent_weights import recent_weights
 from engine.residuals.search_costs import dense_bytes, step_seconds
 from engine.residuals.window_solver import (
     WindowGram,
@@ -950,8 +951,16 @@ class CenterProblem:
         return self._solve(solve, key, space)
 
     def _solve_windows(self, key: Any, space: WindowSpace) -> WindowSolution:
-        """Solve windows; the search starts at the last dual weights stored for ``key``."""
-        return self._solve(solve_windows, key, space)
+        """Solve windows; the search starts at the last dual weights stored for ``key``.
+
+        The first search starts at the `recent_weights` of these windows.
+        """
+        recent = recent_weights()
+        if space.key in recent:
+            self._last_weights.setdefault(key, recent[space.key])
+        solution = self._solve(solve_windows, key, space)
+        recent[space.key] = solution.dual
+        return solution
 
     def _solve(self, search: Callable[..., SolutionT], key: Any, space: object) -> SolutionT:
         self.allowance.check()
