@@ -120,7 +120,8 @@ def family_rows(query_family, attributes):
 
 def group_rows(schema, group):
     """Return the query rows of a group on the full domain, shape (queries, N)."""
-    cells, names = codes([a.size for a in schema.attributes]), list(schema.names)
+    cells = codes([a.size for a in schema.attributes])
+    names = list(schema.names)
 
     def factor(query_family, chosen):
         query_family = family(query_family)
@@ -326,7 +327,9 @@ def class_optimum(workload, budget, tolerance=2e-6):
 
     These plans have uniform centers and measure every residual space by its own strategy.
     """
-    sizes, low, high = [a.size for a in workload.schema.attributes], 0.0, 0.0
+    sizes = [a.size for a in workload.schema.attributes]
+    low = 0.0
+    high = 0.0
     gram, cells = weighted_gram(workload), codes(sizes)
     for inside in itertools.chain.from_iterable(
         itertools.combinations(range(len(sizes)), k) for k in range(len(sizes) + 1)

@@ -21,7 +21,8 @@ def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
     numbers = itertools.product(*(range(len(factors[f])) for f in first))
     rows = [dict(zip(first, chosen, strict=True)) for chosen in numbers]
     for done, new in enumerate(more, 2):
-        earlier, values = order[:done], range(len(factors[new]))
+        earlier = order[:done]
+        values = range(len(factors[new]))
         # pairs that no row contains: (earlier factor, its value, value of the new factor)
         missing = {(f, u, v) for f in earlier for u in range(len(factors[f])) for v in values}
         for row in rows:

@@ -112,7 +112,8 @@ def check_zip(path: Path, head: str, read, error, target: Path) -> None:
     changed byte, or a cut-off end.
     """
     with zipfile.ZipFile(path) as archive:
-        document, names = json.loads(archive.read(head)), archive.namelist()
+        document = json.loads(archive.read(head))
+        names = archive.namelist()
         contents = {name: archive.read(name) for name in names}
     changes = [(head, with_value(document, *case)) for case in cases(document, 2, 80)]
     changes += [

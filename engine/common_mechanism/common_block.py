@@ -140,7 +140,8 @@ class BlockResidual:
         )
         # of all weighted means of independent unbiased estimates, the one with weights proportional
         # to the precisions has the least variance
-        precision, weighted_sum = self.look_precision, self.look_precision * look_coordinates
+        precision = self.look_precision
+        weighted_sum = self.look_precision * look_coordinates
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2

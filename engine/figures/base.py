@@ -196,7 +196,8 @@ def log_ticks(low: float, high: float) -> list[float]:
         steps = [power * factor for factor in (2.0, 1.0, 0.5, 0.2)]
         step = next(step for step in steps if (high - low) / step >= 3.0)
         # With the tolerance, an end that equals a multiple of the step up to rounding is a tick.
-        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        first = math.ceil(low / step - 1e-9)
+        last = math.floor(high / step + 1e-9)
         return [float(f"{step * k:.12g}") for k in range(first, last + 1)]
     if len(ticks) <= MAX_LOG_TICKS:
         return ticks

@@ -363,8 +363,10 @@ def contest(name: str, cells: int) -> Contest:
             f"The lessons have no example of the family {name!r} on {cells!r} cells. Give one of"
             f" {FAMILIES} and one of {SIZES}."
         )
-    query_family, problem = family(name), _problem(name, cells)
-    queries, gram = query_family.rows((cells,)), query_family.gram((cells,))
+    query_family = family(name)
+    problem = _problem(name, cells)
+    queries = query_family.rows((cells,))
+    gram = query_family.gram((cells,))
     mass, status = problem.maximise(Options(gap=1e-9))
     optimum = problem.solution(mass, status).strategy.rows
     strategies: dict[str, Callable[[], Array]] = {

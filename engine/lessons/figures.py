@@ -610,7 +610,8 @@ def strategy_picture(result: StrategyResult) -> Picture:
     m, n = result.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
     style = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": DIVERGING_SCALE}
-    axes, hover = ["measurement", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
+    axes = ["measurement", "cell"]
+    hover = "%{y}, cell %{x}<br>%{z:.3f}"
     figure = heat_map(result.rows, labels, axes, hover, "weight", **style)
     figure.update_layout(height=PAIR_HEIGHT_PX)
     table = pd.DataFrame(result.rows, columns=labels[1])

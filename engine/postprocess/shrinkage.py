@@ -154,7 +154,9 @@ def max_entropy_table(
     """
     # Start with the table in which the last two attributes are independent given all others.  For a
     # pair without impossible cells, this table is the result.
-    first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
+    first = axes[:-1]
+    second = (*axes[:-2], axes[-1])
+    rest = axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
     if possible is not None:
@@ -643,7 +645,8 @@ def _mediator_references(
     pairs : the pairs for which references are computed.
     residuals : pooled residuals of pairs.
     """
-    predictions, references = PairPredictions(tables), dict[Axes, Array]()
+    predictions = PairPredictions(tables)
+    references = dict[Axes, Array]()
     for axes in pairs:
         if axes in evidence.possible or axes in evidence.exact:
             continue

@@ -135,7 +135,9 @@ def residual_posteriors(
     reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are the
     contrasts of the published tables.
     """
-    references, excesses_of, bounds = dict[Axes, Array](), dict[Axes, float](), dict[Axes, float]()
+    references = dict[Axes, Array]()
+    excesses_of = dict[Axes, float]()
+    bounds = dict[Axes, float]()
     for axes, reference, excess, margins in _noise_excesses(evidence, contrasts):
         bound = min(float(np.sum(m**2)) for m in margins) - float(np.sum(reference**2))
         if bound > 0.0:

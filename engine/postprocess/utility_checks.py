@@ -93,7 +93,8 @@ def acceptance(
     )
     rows = []
     for name, text in CRITERIA_TEXTS.items():
-        worst, limit = int(criteria[name].argmax()), float(getattr(thresholds, name))
+        worst = int(criteria[name].argmax())
+        limit = float(getattr(thresholds, name))
         where = set_name(groups[worst].attributes)
         value = float(criteria[name][worst])
         if name == "inside":

@@ -520,7 +520,8 @@ def _interval_chart(answers: pd.DataFrame) -> str:
 
     The result is empty if an interval is infinite.
     """
-    low, high = min(0.0, answers["low"].min()), max(1.0, answers["high"].max())
+    low = min(0.0, answers["low"].min())
+    high = max(1.0, answers["high"].max())
     if not math.isfinite(high - low):
         return ""
     left, width, row_height = 300, 500, 18

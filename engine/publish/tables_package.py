@@ -771,7 +771,8 @@ def labelled_rows(
     first : number of the first query of the group in the whole release.
     """
     measurement = uncertainty.published.measurement
-    group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
+    group = measurement.plan.workload.groups[number]
+    schema = measurement.plan.schema
     frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(
         columns={"answer": "estimate"}
     )

@@ -557,7 +557,8 @@ def _answer_problems(
     """Return one message per file of answers that differs from the recomputed answers."""
     import pyarrow.csv
 
-    rows, parquet = measurement.plan.workload.queries, "answers.parquet"
+    rows = measurement.plan.workload.queries
+    parquet = "answers.parquet"
     sources: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
         parquet: (
             lambda: open_answers(files.path(parquet), rows, limits[parquet]).iter_batches(1 << 14)

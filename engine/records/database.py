@@ -1476,7 +1476,8 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
     """
     import ibis
 
-    backend, name = table.get_backend(), ibis.util.gen_name("counted")
+    backend = table.get_backend()
+    name = ibis.util.gen_name("counted")
     if is_spark_table(table) and backend.name in TEMPORARY_TABLE_BACKENDS:
         cached = without_values(table.cache, DATABASE_SUBJECT, describe_error)
         try:

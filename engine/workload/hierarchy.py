@@ -794,7 +794,8 @@ def _depths(codes: Sequence[str], parents: Index) -> Index:
         return depth
     # From a code of unknown depth the parents lead into a cycle, or, if the tree is too deep, to a
     # code without a parent.
-    node, visited = int(np.flatnonzero(depth < 0)[0]), set[int]()
+    node = int(np.flatnonzero(depth < 0)[0])
+    visited = set[int]()
     while node not in visited and node >= 0:
         visited.add(node)
         node = int(parents[node])

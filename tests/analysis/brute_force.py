@@ -49,7 +49,8 @@ def check_counts(plan: Plan) -> None:
     `share_within` returns the share of queries whose error is at most a tolerance.
     `tolerance_for` returns the smallest tolerance that is met by a share of the queries.
     """
-    errors, tolerances = stds(plan), [tolerance_for(plan, share) for share in SHARES]
+    errors = stds(plan)
+    tolerances = [tolerance_for(plan, share) for share in SHARES]
     assert tolerances == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12
     )

@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")
     args = parser.parse_args(arguments)
-    small_plan, wrong = audited_plan(Workload.all_ways(SCHEMA, ways=(1, 2))), 0
+    small_plan = audited_plan(Workload.all_ways(SCHEMA, ways=(1, 2)))
+    wrong = 0
     print(f"{'releases':30} {'stated rho':>10} {'shown at least':>15}")
     for name, bug in BUGS.items():
         with tempfile.TemporaryDirectory() as folder, bug():

@@ -57,7 +57,9 @@ def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
 
 def after_every_query(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
     """Change the table after every query; return the list of queries."""
-    queries, fetch, batches = list[Any](), database_module._run_query, ibis.Table.to_pyarrow_batches
+    queries = list[Any]()
+    fetch = database_module._run_query
+    batches = ibis.Table.to_pyarrow_batches
     untyped = readers.untyped_batches
 
     def fetch_and_change(expression: Any) -> pa.Table:

@@ -213,7 +213,8 @@ def check_request_of(mechanism, options, shape, setting):
     If its memory limit is exceeded, the plan without limits is checked.  If the mechanism is not
     applicable, only the error message is checked.
     """
-    limits, rows = SETTINGS[setting], rows_for(mechanism, shape)
+    limits = SETTINGS[setting]
+    rows = rows_for(mechanism, shape)
     result, explicit = planned(mechanism, options, shape, setting)
     if isinstance(result, LimitExceeded):
         assert limits.memory_limit is not None

@@ -83,16 +83,19 @@ def brute_force(workload, strategy):
     The cost is the squared L2 sensitivity for Gaussian noise, and the L1 sensitivity for Laplace
     noise, with the rows of every component divided by their noise scale.
     """
-    W, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
+    W = oracles.workload_rows(workload)
+    weights = oracles.query_weights(workload)
     rows = [full_rows(workload.schema, c) for c in strategy.components]
     std = [noise_std(strategy.noise, c.share) for c in strategy.components]
     total = 0.0
     for k in weighted_groups(workload):
         if strategy.marginals is not None:
-            measured, measured_std = np.concatenate(rows), np.repeat(std, [len(r) for r in rows])
+            measured = np.concatenate(rows)
+            measured_std = np.repeat(std, [len(r) for r in rows])
         else:
             (c,) = [i for i, component in enumerate(strategy.components) if k in component.groups]
-            measured, measured_std = rows[c], np.full(len(rows[c]), std[c])
+            measured = rows[c]
+            measured_std = np.full(len(rows[c]), std[c])
         positive = weights[k] > 0
         total += float(weights[k][positive] @ variances(measured, measured_std, W[k][positive]))
     stacked = np.concatenate([r / s for r, s in zip(rows, std, strict=True)])

@@ -37,7 +37,8 @@ class ResidualIdentity(Mechanism):
                 raise LimitExceeded(
                     f"{math.prod(sizes)} cells are more than the memory limit allows."
                 )
-            sub, axes = parts.subworkloads[number], tuple(range(len(sizes)))
+            sub = parts.subworkloads[number]
+            axes = tuple(range(len(sizes)))
             gram = (
                 gram_on_axes(merge_terms(sub, parts.factors), axes, sizes).dense()
                 if axes

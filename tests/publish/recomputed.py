@@ -19,13 +19,15 @@ def answer_from_files(folder, names, query):
     ids = [attributes.set_index("name")["id"][n] for n in names]
     value = variance = 0.0
     for row in spaces.itertuples():
-        space, files = row.attributes.split(), row.matrices.split()
+        space = row.attributes.split()
+        files = row.matrices.split()
         if not set(space) <= set(ids):
             continue
         # Transform the query to coefficients of the measured integers of this residual space:
         # average the attributes outside the space with their centers, and multiply the others by
         # the reconstruction matrices of the space.
-        weights, remaining = np.asarray(query, float), list(ids)
+        weights = np.asarray(query, float)
+        remaining = list(ids)
         for outside in [i for i in ids if i not in space]:
             center = centers[centers["attribute"] == outside]["center"].to_numpy()
             weights = np.tensordot(weights, center, (remaining.index(outside), 0))

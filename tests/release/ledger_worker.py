@@ -64,7 +64,8 @@ def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
 
     engine.ledger.ledger.append = append_and_note_phase
     while True:
-        dataset, attempt = rng.choice(DATASETS), rng.randrange(ATTEMPTS) + 1
+        dataset = rng.choice(DATASETS)
+        attempt = rng.randrange(ATTEMPTS) + 1
         key = release_key(dataset=dataset, plan_hash="plan", attempt=attempt)
         phase[number] = SPENDING
         try:
@@ -102,7 +103,10 @@ def check(path: Path, draws: Path) -> Counter:
     drawn = draws.read_text().split("\n")[:-1] if draws.exists() else []
     ledger = Ledger(path, wait=CEILING)
     assert ledger.verify() == ()
-    spent, keys, saved, rows = Counter(), [], [], ledger.rows()
+    spent = Counter()
+    keys = []
+    saved = []
+    rows = ledger.rows()
     for row in rows:
         if row.kind == "spend":
             spent[row.dataset] += Decimal(row.pcost)
@@ -131,7 +135,9 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
 
     Returns the number of events of each kind, and the seconds that the campaign took.
     """
-    rng, counts, started = random.Random(seed), Counter(), time.monotonic()
+    rng = random.Random(seed)
+    counts = Counter()
+    started = time.monotonic()
     while counts["kills"] < kills:
         path, draws = folder / f"{counts['kills']}.ledger", folder / f"{counts['kills']}.draws"
         make(path)
@@ -215,7 +221,9 @@ def random_edit(path: Path, rows: int, rng: random.Random) -> None:
     The edit changes a byte or a cell, deletes a row or the last rows, or swaps the numbers of two
     rows.  A swap of a row with itself changes nothing.
     """
-    seq, other, kind = rng.randint(1, rows), rng.randint(1, rows), rng.randrange(5)
+    seq = rng.randint(1, rows)
+    other = rng.randint(1, rows)
+    kind = rng.randrange(5)
     column = rng.choice(
         ("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash")
     )
@@ -240,7 +248,9 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
     A program that opens the ledger later, and one that has opened it before, must both refuse to
     spend unless the edit changed no row.
     """
-    rng, counts, path = random.Random(seed), Counter(), folder / "edited.ledger"
+    rng = random.Random(seed)
+    counts = Counter()
+    path = folder / "edited.ledger"
     ledger = make(path)
     for attempt in range(4):
         receipt = ledger.spend(

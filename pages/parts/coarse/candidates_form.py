@@ -232,7 +232,8 @@ def _workloads(kind: str, request_state: RequestState) -> tuple[Mapping[str, Wor
     """
     if kind == LEVELS:
         workload = request_state.required_workload
-        attribute, levels = _level_attribute(workload), _levels_field(workload)[2]
+        attribute = _level_attribute(workload)
+        levels = _levels_field(workload)[2]
         if len(levels) < 2:
             return {}, Script()
         workloads = common_mechanism.workloads_by_level(workload, attribute, levels)
@@ -383,7 +384,8 @@ def draw_shared_part(common: CommonPlan) -> None:
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         if number == 0:
             budgets.sum_note(is_pure=False)
-        key, label = f"coarse_space_{number}_open", "Shared part in detail"
+        key = f"coarse_space_{number}_open"
+        label = "Shared part in detail"
         with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:
                 figure_view.table(

@@ -49,7 +49,8 @@ def draw_waiting(past: str) -> None:
 
     ``past`` is the title of the step with the list of looks.
     """
-    book, dataset = dataset_form.ledger_of_form(), str(st.session_state.get("dataset") or "")
+    book = dataset_form.ledger_of_form()
+    dataset = str(st.session_state.get("dataset") or "")
     if book is None or not dataset or st.session_state.get(STEP) == past:
         return
     states: Mapping[str, str] = {}
@@ -87,7 +88,8 @@ def take_look(
     if book is None or status is None:
         wizard.missing("choose the dataset to charge.", payer_step, key=STEP)
         return None
-    source, keys = records(common), ledger_state.attempts(book, common, status.dataset)
+    source = records(common)
+    keys = ledger_state.attempts(book, common, status.dataset)
     repeat = bool(keys) and st.checkbox(tasks.REPEAT_LABEL, key=f"coarse_again_{len(keys)}")
     is_new = repeat or not keys
     attempt = len(keys) + 1 if is_new else len(keys)
@@ -305,7 +307,8 @@ def _finish(book: Ledger, key: str, state: Steps, paid_steps: Sequence[str]) -> 
             spend_form.show_job(job, "Next measurement")
             return
     st.subheader("Next measurement", anchor=False)
-    look, previous_source = state.common.look, records(state.common)
+    look = state.common.look
+    previous_source = records(state.common)
     title = previous_source.title
     with st.expander(
         f"Records: {escape_markdown(title)}" if title else "Records of the first measurement",

@@ -38,10 +38,8 @@ def draw(plan: Plan) -> None:
     if CENTERS not in cls.choices:
         st.caption(f"Mechanism: {cls.title}")
         return
-    centers, keep = (
-        request_state.options_without_defaults.get(CENTERS, PAPER),
-        request_state.options.get("keep"),
-    )
+    centers = request_state.options_without_defaults.get(CENTERS, PAPER)
+    keep = request_state.options.get("keep")
     text = f"Mechanism: {cls.title}, {request_state.default_options.reason or CHOSEN[centers]}."
     if centers == TUNED and (effect := _effect_text(request_state, plan)):
         text += f" {effect}"

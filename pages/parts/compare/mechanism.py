@@ -47,7 +47,8 @@ def draw(request_state: RequestState, comparison: Compared | None) -> None:
     """
     if request_state.workload is None or not request_state.workload.groups:
         return
-    choices, current = available_choices(request_state), current_choice(request_state)[0]
+    choices = available_choices(request_state)
+    current = current_choice(request_state)[0]
     costs = figures.costs(comparison.results) if comparison is not None else {}
     labels = [label for label in costs if label in choices]
     labels += [label for label in choices if label not in costs]

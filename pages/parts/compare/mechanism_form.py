@@ -101,7 +101,8 @@ def _options(request_state: RequestState, version: int) -> None:
     if issubclass(cls, ResidualMechanism):  # the other mechanisms minimise the sum only
         choices["objective"] = OBJECTIVES
     for name, default in _defaults(request_state).items():
-        key, value = f"option_{name}_{version}", request_state.options.get(name, default)
+        key = f"option_{name}_{version}"
+        value = request_state.options.get(name, default)
         if name in choices and isinstance(default, Mapping):
             _by_attribute(request_state, name, value, choices[name], version)
         elif name in choices:

@@ -142,7 +142,8 @@ def difference(
     the current request) or ``file`` (an uploaded plan).
     """
     names = {"first": one, "second": other}
-    lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
+    lines = []
+    imports = {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
     compared = [source for source in names.values() if source not in (current, file)]
     for name, source in names.items():
         if source == current:

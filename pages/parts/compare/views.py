@@ -233,7 +233,8 @@ def _draw_point(
     pcost: float,
 ) -> None:
     """Draw the selected point and a button that applies its mechanism and budget."""
-    title, budget = title_of(label), request_state.budget.at(pcost)
+    title = title_of(label)
+    budget = request_state.budget.at(pcost)
     error = dict(zip(picture.table["pcost"], picture.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
     left.markdown(

@@ -123,7 +123,8 @@ def _plan_after_edit(
     with show_errors():
         if (quick := quick_plan(request_state, LIVE_S)) is not None:
             return quick
-        key, expected = _job(request_state), _expected(request_state)
+        key = _job(request_state)
+        expected = _expected(request_state)
         job_widget.replace_job(session_key, key, needed=_job(history.current()))
         is_short = expected.seconds <= max_seconds and expected.memory <= MEMORY_LIMIT
         if job_queue.find(key) is None and is_short:

@@ -186,7 +186,8 @@ def weigh(
         root mean squared errors of the unbiased answers of all groups on k attributes, in counts,
         with the original and with the new weights.
     """
-    original, plan_budget = Workload.from_json(workload), Budget.from_dict(budget)
+    original = Workload.from_json(workload)
+    plan_budget = Budget.from_dict(budget)
     weighted = publication_weights(original, plan_budget, expected_records=expected_records)
     rmse_by_order = []  # for each workload: number of attributes -> RMSE
     for number, candidate in enumerate((original, weighted)):

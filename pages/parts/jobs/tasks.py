@@ -257,7 +257,8 @@ def check(
 
     If ``ledger`` is empty, the report does not mention earlier releases of the same records.
     """
-    book, loaded_plan = Ledger(ledger) if ledger else None, load_plan(plan_text)
+    book = Ledger(ledger) if ledger else None
+    loaded_plan = load_plan(plan_text)
     with open_source(data) as records:
         fits = records_fit(
             loaded_plan.schema, records, progress=lambda done, text: progress(0.4 * done, text)
@@ -412,7 +413,8 @@ def look(
     rows read, which is None if the ledger already had the look.
     """
     intakes: list[Intake] = []
-    common_plan, book = CommonPlan.from_json(common), Ledger(ledger)
+    common_plan = CommonPlan.from_json(common)
+    book = Ledger(ledger)
     key = stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)
     # The rule must be recorded before anybody sees answers of the look. If a look was paid for but
     # interrupted, it has no answers yet, so the rule can still be recorded.

@@ -52,7 +52,8 @@ def picture(step: int) -> LessonPicture:
     pcost = choose_pcost(left.select_slider, COSTS, of=NAME, default=COST)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
-    counts, noise_seed = list(INVENTED.values()), seed(NAME)
+    counts = list(INVENTED.values())
+    noise_seed = seed(NAME)
     releases_part, person_part, units_part = newest_first(3)
     with releases_part:
         st.markdown(f"Standard error of each count: **{format_number(1 / budget.mu)}** counts.")

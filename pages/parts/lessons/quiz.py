@@ -88,7 +88,8 @@ def questions(lesson: Lesson) -> None:
             persist_state="session",
             label_visibility="collapsed",
         )
-        question, key = lesson.questions[number], f"{lesson.name}_{number}"
+        question = lesson.questions[number]
+        key = f"{lesson.name}_{number}"
         # The label of a radio is smaller than the feedback, which a class reads from afar.
         st.markdown(f"**{question.text}**")
         st.radio(

@@ -122,7 +122,9 @@ def dial(
     always : write the choice to the URL even if it is the default.
     more : further arguments of the widget.
     """
-    key, choices, is_list = f"{of}_{name}", _chosen(of), isinstance(default, list)
+    key = f"{of}_{name}"
+    choices = _chosen(of)
+    is_list = isinstance(default, list)
     url_choices = history.page_state().get("url_choices")
     # A URL that was just opened sets the choice. Otherwise the widget keeps its choice, unless it
     # is drawn for the first time, or its choice is no longer among the options.

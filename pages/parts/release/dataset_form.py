@@ -87,7 +87,8 @@ def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None
         place = file_access.allowed_path(path)
         book = Ledger(place) if place.exists() else Ledger.create(place)
         session_restore.remember_ledger(str(place))
-        note, kind = form.dataset_note.strip(), kind_of_total(unit)
+        note = form.dataset_note.strip()
+        kind = kind_of_total(unit)
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""

@@ -341,7 +341,8 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
 
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw the downloads of the files that the worker wrote."""
-    mark, too_large = download_view.mark(measurement), result["too large"]
+    mark = download_view.mark(measurement)
+    too_large = result["too large"]
     # Maps a kind of file to a label, a file name, and why the file is missing (empty if it exists).
     files = {
         "package": (

@@ -136,7 +136,8 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
     If there is a ledger ``book``, the check also reports releases of the same records that were
     charged to other datasets.
     """
-    ledger, job = "" if book is None else str(book.path), _check_job(book, plan, dataset, source)
+    ledger = "" if book is None else str(book.path)
+    job = _check_job(book, plan, dataset, source)
     buttons.button(
         "Check the file (private result)",
         start_check,

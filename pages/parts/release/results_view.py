@@ -165,7 +165,9 @@ def ask(measurement: Measurement, *, key: str) -> None:
         other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if sign else None
         if query is None or (sign and other is None):
             return
-        queries, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
+        queries = [(query.attributes, query.tensor)]
+        signs = [1.0]
+        text = query.text
         if sign and other is not None:
             queries.append((other.attributes, other.tensor))
             signs.append(SIGNS[sign])

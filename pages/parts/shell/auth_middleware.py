@@ -126,7 +126,8 @@ def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
     headers : request headers, names in lower case.
     safe : whether the method is GET or HEAD, for which browsers may omit the Origin header.
     """
-    host, origin = headers.get("host", "").lower(), headers.get("origin")
+    host = headers.get("host", "").lower()
+    origin = headers.get("origin")
     if not _is_allowed(host):
         return "The app does not accept this host name. Open the address printed at its start."
     if origin is None:

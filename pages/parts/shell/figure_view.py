@@ -72,7 +72,8 @@ def tabs(
     views : mapping from the label of a tab to the function that draws it.
     arguments : arguments of these functions.
     """
-    result, last_open = None, st.session_state.setdefault(OPEN, {})
+    result = None
+    last_open = st.session_state.setdefault(OPEN, {})
     if key not in st.session_state and last_open.get(key) in views:
         st.session_state[key] = last_open[key]
     for tab, (label, view) in zip(

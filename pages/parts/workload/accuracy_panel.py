@@ -51,7 +51,8 @@ def _errors(plan: Plan) -> None:
             meaning("Largest error"),
         ),
     )
-    table, groups = analysis.worst_tables(plan), len(plan.workload.groups)
+    table = analysis.worst_tables(plan)
+    groups = len(plan.workload.groups)
     part = f": {len(table)} of {groups:,}" if len(table) < groups else ""
     st.markdown(f"**Tables by typical error{part}**")
     names = figures.short_table_names(table["attributes"].tolist(), MAX_NAME_CHARS)

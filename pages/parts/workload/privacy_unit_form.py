@@ -25,7 +25,8 @@ def use_person(rows: str, neighbours: str) -> None:
 
 def person(budget: Budget) -> None:
     """Draw the inputs for rows per person and neighbouring datasets."""
-    version, schema = history.version(), history.current().schema
+    version = history.version()
+    schema = history.current().schema
     rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
     left, right = st.columns(2)
     left.number_input(

@@ -101,7 +101,8 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             key=key,
         )
     elif attribute.size <= MAX_LABELS:
-        cells, text = range(attribute.size), partial(cell_text, attribute)
+        cells = range(attribute.size)
+        text = partial(cell_text, attribute)
         one = st.selectbox(f"{name}: from", cells, format_func=text, key=f"{key}_first")
         other = st.selectbox(
             f"{name}: to", cells, index=attribute.size - 1, format_func=text, key=f"{key}_last"

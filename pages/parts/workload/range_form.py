@@ -116,7 +116,8 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
         )
         return 0, 0
     if attribute.size <= MAX_LABELS:
-        cells, label = range(attribute.size), f"Range of {escape_markdown(attribute.name)}"
+        cells = range(attribute.size)
+        label = f"Range of {escape_markdown(attribute.name)}"
         # Streamlit renders the labels of sliders as Markdown.
         ends: tuple[int, int] = st.select_slider(
             label,

@@ -69,7 +69,8 @@ def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
 
     Return the groups of the SQL that the user's workload does not have.
     """
-    workload, readings = request.workload(schema), request.readings(schema)
+    workload = request.workload(schema)
+    readings = request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
         f"**The SQL describes {pluralize(len(workload.groups), 'table')} with"

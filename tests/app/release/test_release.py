@@ -39,7 +39,8 @@ def publish_after_two_stops(
     source: dict[str, str], files: dict[str, str]
 ) -> tuple[dict[str, Any], Path]:
     """Cancel the publication twice; return its third result and the checkpoint folder."""
-    checkpoint, messages = private_tempdir.checkpoint_folder("a job"), list[str]()
+    checkpoint = private_tempdir.checkpoint_folder("a job")
+    messages = list[str]()
 
     def attempt(limit: int) -> dict[str, Any]:
         messages.clear()
