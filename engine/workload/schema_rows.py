@@ -22,6 +22,7 @@ by commas. A word starts with a letter and is not a number.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -53,6 +54,11 @@ FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
 MIN_STEPS = 3
 MAX_EXAMPLE_LABELS = 5  # in an error message
 _SEPARATOR = re.compile(r"[,\s|]+")
+# An interval that is no list of edges, such as 18-94, 18 to 94 or 0-120:5.
+_INTERVAL = re.compile(
+    r"(-?\d+(?:\.\d+)?)\s*(?:-|–|—|\bto\b|\.\.)\s*(-?\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?"
+)
+_SEPARATOR_OF_BINS = re.compile(r"[,;|\n]")
 _TOKEN = re.compile(r"\\.|[|,]|[^|,\\]+|\\", re.DOTALL)
 
 
@@ -316,12 +322,37 @@ def parse_edges(text: str) -> list[float]:
     except SchemaError:  # is also a ValueError
         raise
     except ValueError:
-        raise SchemaError(
-            f"{quote_public(text)} is not a list of bin edges; for labels, write"
-            f" {_labels_example(text)}; for bins, write edges such as 0, 18, 65, 120, or first"
-            " edge:last edge:step such as 0:120:10"
-        ) from None
+        advice = f"write {_edges_example(text)}"
+        if _INTERVAL.fullmatch(text.strip()) is None:
+            advice = f"for labels, write {_labels_example(text)}; for bins, {advice}"
+        raise SchemaError(f"{quote_public(text)} is not a list of bin edges; {advice}") from None
     return edges
+
+
+def _edges_example(text: str) -> str:
+    """Return the bins of a text such as 0-17, 18-64 as edges, as an example for error messages.
+
+    >>> _edges_example("0-17, 18-64, 65-100")
+    '0, 18, 65, 100'
+    >>> _edges_example("18 to 94")
+    '18:94:1 (bins of width 1) or 18, 94 (one bin)'
+    """
+    ranges = [_INTERVAL.fullmatch(entry.strip()) for entry in _SEPARATOR_OF_BINS.split(text)]
+    ends = [(float(match[1]), float(match[2])) for match in ranges if match is not None]
+    edges = [*(first for first, _ in ends), *(last for _, last in ends[-1:])]
+    is_increasing = all(low < high for low, high in itertools.pairwise(edges))
+    # Each interval begins at the end of the previous one, or at the next integer.
+    has_gap = any(
+        start - end not in (0.0, 1.0) for (_, end), (start, _) in itertools.pairwise(ends)
+    )
+    if len(ends) < len(ranges) or not is_increasing or has_gap:
+        return "edges such as 0, 18, 65, 120, or first edge:last edge:step such as 0:120:10"
+    listed = ", ".join(map(shortest_text, edges))
+    if len(ends) > 1:
+        return listed
+    low, high = map(shortest_text, edges)
+    step = ranges[0][3] if ranges[0] is not None and ranges[0][3] else "1"
+    return f"{low}:{high}:{step} (bins of width {step}) or {listed} (one bin)"
 
 
 def _labels_example(text: str) -> str:

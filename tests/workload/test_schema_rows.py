@@ -159,3 +159,21 @@ def test_row_with_name_only_is_incomplete() -> None:
     assert is_incomplete({"name": "age", "type": "bins", "values": " "})
     assert not is_incomplete({"name": "age", "values": "0, 9"})
     assert not is_incomplete({"name": "", "values": ""})
+
+
+@pytest.mark.parametrize(
+    ("values", "advice", "corrected"),
+    [
+        ("18-94", "write 18:94:1 (bins of width 1) or 18, 94 (one bin)", "18:94:1"),
+        ("18 – 94", "write 18:94:1 (bins of width 1) or 18, 94 (one bin)", "18, 94"),
+        ("0 to 120:5", "write 0:120:5 (bins of width 5) or 0, 120 (one bin)", "0:120:5"),
+        ("0-17, 18-64, 65-100", "for bins, write 0, 18, 65, 100", "0, 18, 65, 100"),
+        ("0-17, 30-64", "for bins, write edges such as 0, 18, 65, 120", "0, 17"),
+        ("94-18", "write edges such as 0, 18, 65, 120", "18, 94"),
+    ],
+)
+def test_interval_is_refused_with_its_edges(values: str, advice: str, corrected: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        attribute_of_row({"name": "age", "values": values, "type": "bins"})
+    assert advice in str(error.value)
+    assert attribute_of_row({"name": "age", "values": corrected}).edges is not None

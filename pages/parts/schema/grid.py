@@ -264,8 +264,13 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
     notes = [f"Read as: {' · '.join(lines)}"] if lines else []
     if names := _names(schema, integer_bins.could_be_integer):
+        first = next(filter(integer_bins.could_be_integer, schema.attributes))
+        before, after = (
+            escape_markdown(integer_bins.cell_text(attribute, 0))
+            for attribute in (first, replace(first, integer=True))
+        )
         notes.append(
-            f"Whole numbers only? Tick **integers** for {names}: “16–20” replaces “[16, 21)”."
+            f"Whole numbers only? Tick **integers** for {names}: “{after}” replaces “{before}”."
         )
     if any(map(_drops_rows, schema.attributes)):
         notes.append(
