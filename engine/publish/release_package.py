@@ -165,7 +165,7 @@ def readme(
     measurement: Measurement,
     confidence: float,
     *,
-    has_tables: bool = False,
+    fit: str | None = None,
     public_key: str | None = None,
     receipt: Receipt | None = None,
 ) -> str:
@@ -173,7 +173,7 @@ def readme(
 
     Parameters
     ----------
-    has_tables : whether the package contains published tables.
+    fit : method of fitting the published tables in the package; None without such tables.
     public_key : hexadecimal public key of the ledger that signs the package; None if it is not
         signed.
     receipt : receipt of the spend, for a signed package.
@@ -185,10 +185,9 @@ def readme(
     files = dict(_README_FILES)
     if plan.workload.queries > MAX_CSV_ANSWERS:
         del files["answers.csv"]
-    if has_tables:
-        files[PUBLISHED] = (
-            "tables without negative counts that agree with each other; see published/README.md"
-        )
+    if fit is not None:
+        tables = "tables" if fit == "none" else "tables without negative counts"
+        files[PUBLISHED] = f"{tables} that agree with each other; see published/README.md"
     lines = [f"# {title}", "", markdown(plan.schema.promise(plan.budget)), ""]
     lines += [markdown(plan.meaning), "", "## Files", ""]
     lines += [f"- `{name}`: {text}" for name, text in files.items()]
@@ -284,13 +283,12 @@ def write_package(
         files[0].write_text(plan.to_json(), encoding="utf-8")
         files[1].write_text(CHECK, encoding="utf-8")
         files.append(folder / README)
-        has_tables = published is not None
         is_signed = ledger is not None and not measurement.rehearsal
         public_key = ledger.sign(b"")[0] if ledger is not None and is_signed else None
         readme_text = readme(
             measurement,
             confidence,
-            has_tables=has_tables,
+            fit=None if published is None else published.published.fit,
             public_key=public_key,
             receipt=receipt,
         )

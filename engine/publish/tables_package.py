@@ -87,7 +87,7 @@ from engine._untrusted import MAX_MEMBERS
 from engine.errors import LimitExceeded
 from engine.plans import Block, Plan, SpaceAnswers
 from engine.postprocess import QualityRule
-from engine.postprocess.published_tables import Published
+from engine.postprocess.published_tables import FITS, Published
 from engine.postprocess.uncertainty import REASONS, Uncertainty
 from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import RULE, added_columns, new_file
@@ -543,6 +543,20 @@ COLUMNS = {
     ),
 }
 
+# descriptions that replace those in `COLUMNS` for tables of fit="none"
+UNFITTED_COLUMNS = {
+    "published": (
+        "number",
+        "published count: unbiased, so it may be negative; consistent with other tables, and 0 in"
+        " impossible cells; empty if suppressed",
+    ),
+}
+
+
+def columns_of(fit: str) -> dict[str, tuple[str, str]]:
+    """Return data type and description of each column of tables with this method of fitting."""
+    return COLUMNS | (UNFITTED_COLUMNS if fit == "none" else {})
+
 
 def write_tables(
     uncertainty: Uncertainty,
@@ -652,12 +666,12 @@ def tables_files(
                 text = csv_text(crosstab(frame, group, workload.schema))
                 # Excel detects the encoding by the byte order mark
                 files[-1].write_text(text, encoding="utf-8-sig")
-    how = _how(uncertainty, rule, confidence)
+    how, fit = _how(uncertainty, rule, confidence), uncertainty.published.fit
     for file, text in (
         ("README.md", _readme(uncertainty, entries, confidence)),
         ("codebook.md", _codebook(workload.schema)),
-        ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
-        ("tables.csv-metadata.json", json.dumps(_metadata(entries), indent=1)),
+        ("registry.json", json.dumps(registry(measurement, fit), indent=1, ensure_ascii=False)),
+        ("tables.csv-metadata.json", json.dumps(_metadata(entries, fit), indent=1)),
         (PLAN, measurement.plan.to_json()),
         (HOW, json.dumps(how, indent=1, ensure_ascii=False)),
     ):
@@ -839,6 +853,14 @@ errors are exact and do not pile up as bias. The intervals of published counts c
 bootstrap: they hold on average over the cells of a table. Suppressed cells are in all sums: the rule keeps
 readers from numbers that are mostly noise, while people are protected by the noise itself.
 """
+UNFITTED_USE_TEXT = """
+## Which number to use
+
+`published` and `estimate` are unbiased, and may be negative. `published` is 0 in impossible cells, which the other
+numbers of a table take into account; its errors are simulated. The errors of `estimate` are exact. Suppressed cells
+are in all sums: the rule keeps readers from numbers that are mostly noise, while people are protected by the noise
+itself.
+"""
 DETERMINED_TEXT = """
 ## Attributes that follow from others
 
@@ -869,7 +891,7 @@ choices in `how.json`, and compares.
 
 
 def _readme(uncertainty: Uncertainty, entries: TableEntries, confidence: float) -> str:
-    measurement = uncertainty.published.measurement
+    measurement, fit = uncertainty.published.measurement, uncertainty.published.fit
     plan = measurement.plan
     title = (
         REHEARSAL_MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
@@ -889,11 +911,11 @@ def _readme(uncertainty: Uncertainty, entries: TableEntries, confidence: float) 
         f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.",
         "",
     ]
-    lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
+    lines += [f"- `{name}`: {words}" for name, (_, words) in columns_of(fit).items()]
     if any(is_cells(group) for _, group, _ in entries):
         lines += ["", "## Suppressed counts and sums", "", SUMS_NOTE, ""]
         lines += [f"- `{name}`: {words}" for name, words in SUMS.items()]
-    lines += USE_TEXT.splitlines()
+    lines += (UNFITTED_USE_TEXT if fit == "none" else USE_TEXT).splitlines()
     if uncertainty.determined:
         lines += [*DETERMINED_TEXT.splitlines(), ""]
         lines += [
@@ -945,11 +967,13 @@ def _codebook(schema: Schema) -> str:
     return "\n".join(lines)
 
 
-def registry(measurement: Measurement) -> dict[str, object]:
+def registry(measurement: Measurement, fit: str = FITS[0]) -> dict[str, object]:
     """Describe a release by the fields that public registries of DP deployments ask for.
 
-    The value of a field that this project does not know is "not stated".
+    The value of a field that this project does not know is "not stated".  ``fit`` is the method of
+    fitting the tables.
     """
+    fitted = "consistent" if fit == "none" else "consistent and not negative"
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
     loss: dict[str, object] = {"rho": plan.pcost / 2, "pcost": plan.pcost}
@@ -987,10 +1011,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
             "privacy cost of the matrix mechanism, the dearest cell, rounding and floating point"
             " charged"
         ),
-        "post-processing": (
-            "published counts are fitted to be consistent and not negative, from released numbers"
-            " alone"
-        ),
+        "post-processing": f"published counts are fitted to be {fitted}, from released numbers alone",
         "unprotected": ", ".join(
             filter(None, ["schema, queries, plan, noise scales", plan.schema.exact_text])
         ),
@@ -999,13 +1020,13 @@ def registry(measurement: Measurement) -> dict[str, object]:
     }
 
 
-def _metadata(entries: TableEntries) -> dict[str, object]:
+def _metadata(entries: TableEntries, fit: str) -> dict[str, object]:
     """Return the descriptions of all columns of all tables in the format CSV on the Web (W3C)."""
-    tables = []
+    descriptions, tables = columns_of(fit), []
     for name, group, columns in entries:
         column_entries: list[dict[str, str]] = []
         for column in columns:
-            data_type, description = COLUMNS.get(column, ("string", "label"))
+            data_type, description = descriptions.get(column, ("string", "label"))
             if column.endswith("_code") and column not in COLUMNS:
                 data_type, description = "integer", "code of the cell; see codebook.md"
             column_entries.append(
@@ -1171,7 +1192,9 @@ class _WorkbookWriter:
         """Write the cover: guarantee, use of the numbers, and columns of the tables."""
         sheet, row = self._sheet("Cover", [self.title])
         sheet.set_column(0, 0, COVER_CHARS)
-        for line in (*_notes(self.measurement, self.confidence), "", *_columns(self.schema.names)):
+        fit = self.errors.published.fit
+        notes = _notes(self.measurement, fit, self.confidence)
+        for line in (*notes, "", *_columns(self.schema.names, fit)):
             # wrapped lines need an explicit row height
             sheet.set_row(row, LINE_POINTS * max(1, math.ceil(len(line) / COVER_CHARS)))
             sheet.write_string(row, 0, line, self.wrapped)
@@ -1348,17 +1371,21 @@ def _heading(number: int, group: Group, confidence: float) -> list[str]:
     ]
 
 
-def _notes(measurement: Measurement, confidence: float) -> list[str]:
+def _notes(measurement: Measurement, fit: str, confidence: float) -> list[str]:
     """Return the paragraphs of the cover: the guarantee and the use of the numbers."""
     plan = measurement.plan
+    published = (
+        "It is unbiased, so it may be negative, and all tables agree."
+        if fit == "none"
+        else "It is not negative, and all tables agree; it is biased."
+    )
     return [
         plan.schema.promise(plan.budget),
         deltas_as_powers(plan.meaning),
         "",
         (
-            "To read one number, or to hand out tables: the published count. It is not negative,"
-            " and all tables agree; it is biased. To add up, compare, test or model: the unbiased"
-            " estimate, whose standard error is exact."
+            f"To read one number, or to hand out tables: the published count. {published} To add up,"
+            " compare, test or model: the unbiased estimate, whose standard error is exact."
         ),
         (
             f"Intervals are at {confidence:.0%}; those of published counts hold on average over the"
@@ -1372,9 +1399,9 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
     ]
 
 
-def _columns(attributes: Sequence[str]) -> list[str]:
+def _columns(attributes: Sequence[str], fit: str) -> list[str]:
     """Return the paragraphs of the cover that describe the columns of the tables."""
-    words = {name: description for name, (_, description) in COLUMNS.items()} | {
+    words = {name: description for name, (_, description) in columns_of(fit).items()} | {
         "reason": "why it is not publishable"
     }
     added = added_columns(SHOWN.values(), attributes)

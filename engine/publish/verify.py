@@ -334,11 +334,10 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     problems += _answer_problems(measurement, confidence, files, limits, "answers.csv" in digests)
     has_tables = any(name.startswith(PUBLISHED) for name in digests)
     if README in digests:
+        fit = _options(files.inner(PUBLISHED).read(HOW, MAX_SMALL))["fit"] if has_tables else None
         # Packages of earlier versions do not name the signer in their README.
         texts = {
-            readme(
-                measurement, confidence, has_tables=has_tables, public_key=key, receipt=receipt
-            ).encode()
+            readme(measurement, confidence, fit=fit, public_key=key, receipt=receipt).encode()
             for key in {None, _signing_key(files, text)}
         }
         if files.path(README).read_bytes() not in texts:

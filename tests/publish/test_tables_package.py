@@ -18,16 +18,18 @@ import pytest
 
 from engine.errors import LimitExceeded, PlanError
 from engine.ledger import Ledger
-from engine.postprocess import QualityRule
+from engine.postprocess import QualityRule, publish, uncertainty
 from engine.privacy import Budget
 from engine.publish import tables_package
 from engine.publish import tables_package as linear_form
 from engine.publish import verify as verify_tables
+from engine.publish.release_package import write_package
 from engine.publish.tables_package import (
     sums_text,
     table_names,
     tables_files,
     write_tables,
+    write_workbook,
 )
 from engine.publish.verify import _same, verify_package
 from engine.workload import Attribute, Schema, Workload
@@ -435,6 +437,31 @@ def test_rounded_numbers_may_differ_by_one_unit(tmp_path):
         (tmp_path / "a.csv").write_text(f"x\n{text}\n")
         (tmp_path / "b.csv").write_text(f"x\n{other}\n")
         assert _same(tmp_path / "a.csv", tmp_path / "b.csv") == same
+
+
+@pytest.mark.parametrize("fit", ["none", "nonnegative"])
+def test_texts_are_true_for_the_method_of_fitting(tmp_path, fit):
+    """Tables of fit="none" are unbiased and have negative counts."""
+    schema = SCHEMA.with_facts(impossible=["age == 0 and sex == 'F'"])
+    workload = Workload.all_ways(schema, (0, 1, 2), family="marginal")
+    measurement, _ = measured_on(workload, Budget(pcost=0.01), records=200)
+    errors = uncertainty(publish(measurement, fit), draws=2)
+    assert (errors.published.table(("age", "sex")) < 0).any() == (fit == "none")
+    path = write_tables(errors, tmp_path / "tables.zip", rule=QualityRule())
+    assert verify_package(path) == ()
+    package = write_package(measurement, tmp_path / "release.zip", published=errors)
+    assert verify_package(package) == ()
+    workbook = write_workbook(errors, tmp_path / "tables.xlsx")
+    for file in (path, package, workbook):
+        with zipfile.ZipFile(file) as archive:
+            text = " ".join(
+                archive.read(name).decode()
+                for name in archive.namelist()
+                if name.endswith(("README.md", "metadata.json", "registry.json", "sheet1.xml"))
+            )
+        is_fitted = any(words in text for words in ("not negative", "without negative"))
+        assert is_fitted == (fit != "none"), file.name
+        assert ("it is biased" in text or "tables, biased" in text) == (fit != "none"), file.name
 
 
 def test_totals_include_suppressed_counts(tmp_path):
