@@ -278,13 +278,13 @@ def levels():
         {"north": ["1", "9", "3", "8"], "south": list("24567")}, name="zones", levels=["zone"]
     )
     place = Attribute.hierarchy("place", regions, missing="unknown").with_hierarchy(zones)
-    w = Workload(Schema([Attribute.categorical("sex", ["F", "M"]), place]))
-    w = w.add(
-        ("place", "sex"),
-        {"place": Levels(["district", "region"], weights=[1, 3]), "sex": "marginal"},
-    )
-    w = w.add(("sex", "place"), {"place": Level("zone"), "sex": "marginal"}, weight=2.0)
-    return w.add("place", Levels(["region", "place"])).add("place", Level("place"), weight=0.5)
+    workload = Workload(Schema([Attribute.categorical("sex", ["F", "M"]), place]))
+    weighted_levels = Levels(["district", "region"], weights=[1, 3])
+    workload = workload.add(("place", "sex"), {"place": weighted_levels, "sex": "marginal"})
+    zones_by_sex = {"place": Level("zone"), "sex": "marginal"}
+    workload = workload.add(("sex", "place"), zones_by_sex, weight=2.0)
+    workload = workload.add("place", Levels(["region", "place"]))
+    return workload.add("place", Level("place"), weight=0.5)
 
 
 def suffixes():

@@ -168,11 +168,8 @@ class TotalDefinition:
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
             # mu^2 is rounded up, so that a rounding error of mu cannot allow an overspend
-            cost = (
-                max(cost, implied.mu**2 * (1 + 1e-12))
-                if self.kind == "gdp"
-                else max(cost, implied.pcost)
-            )
+            implied_cost = implied.mu**2 * (1 + 1e-12) if self.kind == "gdp" else implied.pcost
+            cost = max(cost, implied_cost)
         # `repr` gives the shortest decimal number for this double; exactly this number is charged
         return repr(cost)
 

@@ -1635,12 +1635,9 @@ def named_table(name: str) -> Any:
     """
     sources = _settings()
     if name not in sources:
-        suggestion = (
-            near_matches(name, sources)
-            if sources
-            else f"; set the environment variable {SOURCES_VARIABLE} to the path of a file of"
-            " sources"
-        )
+        suggestion = near_matches(name, sources)
+        if not sources:
+            suggestion = f"; set the environment variable {SOURCES_VARIABLE} to the path of a file of sources"
         raise DataError(
             f"the settings of this machine contain no source {quote_public(name)}{suggestion}"
         )

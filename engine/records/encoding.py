@@ -798,12 +798,13 @@ def is_scalar(kind: pa.DataType) -> bool:
 def plain_value(value: Any) -> Any:
     """Convert a value of the records to a Python value.
 
-    Bytes become text, and missing values (NaN, NaT, NA, the empty text) become None.
+    Bytes become text, and missing values (NaN, NA and NaT of pandas, the empty text) become None.
 
     Raises TypeError for bytes that are not UTF-8.
     """
     import pandas as pd
 
+    # np.timedelta64 is a subclass of np.integer
     if isinstance(value, (np.bool_, np.floating, np.integer)) and not isinstance(
         value, np.timedelta64
     ):

@@ -257,11 +257,8 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
     if attribute.edges is not None:
         low, high = attribute.edges[first], attribute.edges[end]
         closing = "<=" if end == n else "<"
-        return (
-            f"{name} {closing} {shortest_text(high)}"
-            if first == 0
-            else f"{shortest_text(low)} <= {name} {closing} {shortest_text(high)}"
-        )
+        upper_text = f"{name} {closing} {shortest_text(high)}"
+        return upper_text if first == 0 else f"{shortest_text(low)} <= {upper_text}"
     if text := _missing_text(attribute, first, end - 1):
         return text
     low_text, high_text = attribute.label(first), attribute.label(end - 1)

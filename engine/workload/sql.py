@@ -781,11 +781,9 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
     """Return the syntax tree of one statement; raise WorkloadError unless it is a SELECT."""
     first = tokens[0].text.upper()[:40]
     if tokens[0].token_type != TokenType.SELECT:
-        hint = (
-            "Select from the table of the records, with the conditions of WITH in WHERE"
-            if first == "WITH"
-            else "Write SELECT a, COUNT(*) FROM t GROUP BY a"
-        )
+        hint = "Write SELECT a, COUNT(*) FROM t GROUP BY a"
+        if first == "WITH":
+            hint = "Select from the table of the records, with the conditions of WITH in WHERE"
         raise WorkloadError(
             f"The statement begins with {first!r}, but only SELECT is supported. {hint}."
         )
@@ -841,14 +839,10 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
             "and functions are not supported."
         )
     if table is not None and source.name.casefold() != table.casefold():
-        expected = (
-            f"the required table is {table[:60]!r}"
-            if strict
-            else f"earlier statements use {table[:60]!r}"
-        )
+        expected = "the required table is" if strict else "earlier statements use"
         raise WorkloadError(
-            f"The statement uses the table {source.name[:60]!r}, but {expected}. Use the same "
-            "table in all statements."
+            f"The statement uses the table {source.name[:60]!r}, but {expected} {table[:60]!r}. Use"
+            " the same table in all statements."
         )
     return source.name
 

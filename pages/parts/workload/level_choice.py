@@ -174,12 +174,12 @@ def _found_queries(
     queries on the page; it is None if no query matches.
     """
     chosen: list[Sequence[int]] = []
-    for p, part in enumerate(group.parts):
-        needle = texts[p].casefold()
+    for number, part in enumerate(group.parts):
+        searched_text = texts[number].casefold()
         indices: Sequence[int] = range(part.count)
-        if needle:
-            candidates = _part_texts(plan, group, p, indices)
-            indices = [i for i in indices if needle in candidates[i].casefold()]
+        if searched_text:
+            query_texts = _part_texts(plan, group, number, indices)
+            indices = [i for i in indices if searched_text in query_texts[i].casefold()]
         chosen.append(indices)
     found = PartQueries(chosen=tuple(chosen), counts=tuple(part.count for part in group.parts))
     if not found.total:
