@@ -231,17 +231,21 @@ def format_number(value: float) -> str:
     return f"less than {_positional(SMALLEST_ERROR)}" if value > 0.0 else "0"
 
 
-def percent_rounded_up(share: float, decimals: int = 1) -> str:
+def percent_rounded_up(share: float, decimals: int | None = None) -> str:
     """Return a share as a percentage, rounded up and at least 0.
+
+    By default, percentages below 1 have two decimals, larger ones one decimal.
 
     Sentences and labels with a gap to a lower bound use this function, so that they never state
     less than the gap.  Cells of tables are rounded to the nearest hundredth of a percent instead.
 
-    >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.00012, 2)
-    ('3.2%', '3.0%', '0.02%')
+    >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.00112)
+    ('3.2%', '3.0%', '0.12%')
     """
     if not math.isfinite(share):
         return format_number(share)
+    if decimals is None:
+        decimals = 2 if share < 0.01 else 1
     # without the subtraction, 1.03 - 1, which is slightly above 0.03, would become 3.1%
     steps = math.ceil(share * 10 ** (2 + decimals) - 1e-9)
     return f"{max(steps, 0) / 10**decimals:,.{decimals}f}%"

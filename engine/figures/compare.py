@@ -123,8 +123,8 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
-    >>> gap_words(0.0651, "the best")
-    '6.5% over the best'
+    >>> gap_words(0.00112), gap_words(0.0651, "the best")
+    ('0.12% over the bound', '6.5% over the best')
     """
     if math.isnan(gap):
         return "no bound known"
@@ -132,9 +132,9 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
         return "at the bound" if reference == BOUND else reference
     if gap >= 1.0:
         return f"{format_number(1.0 + gap)} times {reference}"
-    if gap < 1e-3:
-        return f"less than 0.1% over {reference}"
-    return f"{percent_rounded_up(gap) if reference == BOUND else f'{gap:.1%}'} over {reference}"
+    if reference == BOUND:
+        return f"{percent_rounded_up(gap)} over {reference}"
+    return f"{gap:.{1 if gap >= 0.01 else 2}%} over {reference}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ def test_mechanism_bound_is_below_every_plan() -> None:
     for pcost in (0.5, 4.0):
         best = plan(WORKLOAD, Budget(pcost=pcost), "optimum")
         assert bound.rmse(best) <= best.weighted_rmse <= bound.rmse(best) * 1.001
-        assert "at most 0.1% above" in analysis.bound_text(best, bound)
+        assert "at most 0.01% above" in analysis.bound_text(best, bound)
     result = plan(WORKLOAD, Budget(pcost=1.0), "identity")
     above = float(analysis.bound_text(result, bound).split("at most ")[1].split("%")[0])
     assert 0 <= above / 100 - (result.weighted_rmse / bound.rmse(result) - 1) < 0.001

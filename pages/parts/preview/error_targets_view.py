@@ -109,6 +109,8 @@ def usable(plan: Plan) -> None:
 def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
     """Draw the smallest budget that reaches a goal, with a button that applies this budget.
 
+    The button is disabled if the plan already has this budget, up to the displayed digits.
+
     Parameters
     ----------
     goal : the goal as text, which is drawn before the budget.
@@ -123,9 +125,14 @@ def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *
     with show_errors():
         estimate = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
+        needed, current = (headline(budget, chosen_unit()) for budget in (estimate, plan.budget))
+        is_met = needed == current
+        verb = "is enough" if estimate.pcost < plan.budget.pcost else "is needed"
+        comparison = (
+            "the current budget is enough" if is_met else f"{needed} {verb} (now {current})"
+        )
         left.markdown(
-            f"**{goal}:** {escape_markdown(headline(estimate, chosen_unit()))} needed (now"
-            f" {escape_markdown(headline(plan.budget, chosen_unit()))}).",
+            f"**{goal}:** {escape_markdown(comparison)}.",
             help=escape_markdown(other_units(estimate)),
         )
         buttons.button(
@@ -136,6 +143,8 @@ def _show_needed_budget(plan: Plan, goal: str, find: Callable[[bool], Budget], *
             key=f"use_budget_{key}",
             place=right,
             width="stretch",
+            disabled=is_met,
+            help="The plan already has this budget." if is_met else None,
         )
         show_deferred_error(f"{NEEDED}_{key}")
         return True

@@ -141,7 +141,9 @@ def _raised_budget(new: Budget, old: Budget) -> str:
     (unit, after), (old_unit, before) = (
         budgets.headline(budget, budgets.chosen_unit()).rsplit(" ", 1) for budget in (new, old)
     )
-    factor = "2 × the privacy cost" if old.pure_epsilon is None else "2 × epsilon"
+    factor = "2 × the privacy cost, for half the variance"
+    if old.pure_epsilon is not None:
+        factor = "2 × epsilon, for a quarter of the variance"
     if unit != old_unit:  # a very small budget, such as "less than 0.0000001"
         return f"Use {factor}"
     return f"Raise {unit} from {before} to {after} ({factor})"

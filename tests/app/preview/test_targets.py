@@ -35,10 +35,14 @@ def test_error_target_sets_budget_until_undo(session: Session) -> None:
     reference = demo_plan()
     session.set(budget_unit="pcost", fold_target=True, tolerance=4.0, tolerance_share=0.95)
     needed = budget_for(reference.workload, 4.0, 0.95)
-    assert f"pcost {cost(needed.pcost)} needed (now pcost 1)" in session.text()
+    assert f"pcost {cost(needed.pcost)} is needed (now pcost 1)" in session.text()
     assert fitness.within_text(reference, 4.0) in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == needed
+    button = next(b for b in session.app.button if b.key == "use_budget_share")
+    assert button.disabled
+    assert button.help == "The plan already has this budget."
+    assert "the current budget is enough" in session.text()
     assert pcost_on_page(session) == pytest.approx(needed.pcost)
     again = plan(reference.workload, needed)
     assert session.metrics()["Typical error (counts)"] == format_number(again.rmse)
@@ -49,6 +53,7 @@ def test_error_target_sets_budget_until_undo(session: Session) -> None:
     session.press("undo")
     assert session.studio.budget == Budget(pcost=1.0)
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
+    assert "is enough (now pcost 1)" in session.set(tolerance=400.0).text()
 
 
 def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
