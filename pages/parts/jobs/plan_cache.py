@@ -72,8 +72,9 @@ def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None)
         plan = cached_plan(key)
         if plan is None:
             plan = make()
-            bytes_by_plan = {plan: plan_bytes(plan)}
-            if like is not None:
+            if like is None:
+                bytes_by_plan = {plan: plan_bytes(plan)}
+            else:
                 bytes_by_plan = {like: plan_bytes(like), plan: plan_bytes(plan, like)}
             fits = sum(bytes_by_plan.values()) <= _plans().limit
             cache = _plans() if fits else _large()

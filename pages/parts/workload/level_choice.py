@@ -178,8 +178,8 @@ def _found_queries(
         searched_text = texts[number].casefold()
         indices: Sequence[int] = range(part.count)
         if searched_text:
-            query_texts = _part_texts(plan, group, number, indices)
-            indices = [i for i in indices if searched_text in query_texts[i].casefold()]
+            part_texts = _part_texts(plan, group, number, indices)
+            indices = [i for i in indices if searched_text in part_texts[i].casefold()]
         chosen.append(indices)
     found = PartQueries(chosen=tuple(chosen), counts=tuple(part.count for part in group.parts))
     if not found.total:
