@@ -479,3 +479,14 @@ def test_tuned_plan_after_slow_uniform_plan_is_tuned(monkeypatch):
     tuned = plan(workload, Budget(pcost=1.0), centers="tuned", time_limit=20.0, cache=False)
     assert tuned.split.centers
     assert "time" not in tuned.split.stopped
+
+
+def test_allowance_without_time_limit_reads_no_clock(monkeypatch):
+    module = "engine.residuals.tuning.center_objective"
+    monkeypatch.setattr(f"{module}.planning_time", lambda: pytest.fail("a clock was read"))
+    Allowance().check()
+    monkeypatch.setattr(f"{module}.planning_time", lambda: 2.0)
+    late = Allowance(deadline=1.0)
+    with pytest.raises(TimeoutError):
+        late.check()
+    assert late.stopped == {"time"}
