@@ -409,11 +409,11 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
 def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of one Kronecker factor of the strategy matrix of a block.
 
-    At most `SIDE` evenly spaced rows and at most `SIDE` evenly spaced columns are drawn.
+    At most `SIDE` evenly spaced rows are drawn, and the columns of `_drawn_cells`.
     """
-    rows, labels, name = _factor(plan, key, factor)
+    rows, labels, sizes, name = _factor(plan, key, factor)
     m, n = rows.shape
-    row_indices, cell_indices = evenly_spaced(m, SIDE), evenly_spaced(n, SIDE)
+    row_indices, cell_indices = evenly_spaced(m, SIDE), _drawn_cells(sizes)
     shown = rows[np.ix_(row_indices, cell_indices)]
     row_labels = [f"row {int(i) + 1}" for i in row_indices]
     cell_labels = [labels[int(i)] for i in cell_indices]
@@ -447,12 +447,11 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
 def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of the Gram matrix S^T S of one Kronecker factor S of a strategy matrix.
 
-    The Gram matrix has one row and one column per cell.  At most `SIDE` evenly spaced cells are
-    drawn.
+    The Gram matrix has one row and one column per cell; those of `_drawn_cells` are drawn.
     """
-    rows, labels, name = _factor(plan, key, factor)
+    rows, labels, sizes, name = _factor(plan, key, factor)
     n = rows.shape[1]
-    cell_indices = evenly_spaced(n, SIDE)
+    cell_indices = _drawn_cells(sizes)
     shown = rows[:, cell_indices].T @ rows[:, cell_indices]
     cell_labels = [labels[int(i)] for i in cell_indices]
     axes = [f"cell of {name}", f"cell of {name}"]
@@ -477,8 +476,9 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
             " in it; the largest entry is the privacy cost of the strategy."
         ),
         note=(
-            "Entry (c, d) is the inner product of columns c and d of the strategy matrix. "
-            f"{_thinning_note(cells=(n, cell_indices))}"
+            "Bright: both cells are counted in the same noisy numbers. If only the diagonal is"
+            " bright, every cell is measured by itself."
+            f" {_thinning_note(cells=(n, cell_indices))}"
         ).strip(),
     )
 
@@ -497,19 +497,41 @@ def on_one_scale(*pictures: Picture) -> None:
         picture.figure.update_traces(zmin=low, zmax=high)
 
 
-def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]:
+def _drawn_cells(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the indices of at most `SIDE` cells of a table with these sizes, in drawing order.
+
+    The cells are evenly spaced along each attribute.  The largest attribute varies fastest, so that
+    each combination of values of the other attributes is a block.
+
+    >>> _drawn_cells([3, 2]).tolist()
+    [0, 2, 4, 1, 3, 5]
+    """
+    axes = sorted(range(len(sizes)), key=lambda axis: sizes[axis])
+    cells_left, positions = SIDE, []
+    for n_done, axis in enumerate(axes):
+        # The cells that remain are shared equally by the attributes that remain.
+        most = max(1, int(cells_left ** (1.0 / (len(axes) - n_done)) + 1e-9))
+        positions.append(evenly_spaced(sizes[axis], most))
+        cells_left //= len(positions[-1])
+    grid = np.meshgrid(*positions, indexing="ij")
+    places = [grid[axes.index(axis)].ravel() for axis in range(len(sizes))]
+    return np.ravel_multi_index(places, sizes).astype(np.int64)
+
+
+def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], tuple[int, ...], str]:
     """Return one Kronecker factor of the strategy of a block.
 
     Returns
     -------
     matrix : the factor, shape (rows, cells).
     labels : label of every cell, that is, of every column of the matrix.
+    sizes : number of cells per attribute of the factor.
     name : attributes of the factor, as text.
     """
     block = plan.blocks[key]
     # A block without factors measures the total number of records.
     if not block.factors:
-        return np.ones((1, 1)), ["all records"], "all records"
+        return np.ones((1, 1)), ["all records"], (1,), "all records"
     axes, strategy = block.factors[factor]
     attributes = [plan.schema[block.attributes[a]] for a in axes]
     # A column of the matrix is for one cell per attribute.
@@ -522,7 +544,8 @@ def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]
         )
         for cells in cells_by_column
     ]
-    return strategy.rows, texts, set_name(attribute.name for attribute in attributes)
+    name = set_name(attribute.name for attribute in attributes)
+    return strategy.rows, texts, tuple(strategy.sizes), name
 
 
 def _set_color_range(figure: go.Figure, shown: Array) -> None:
@@ -557,11 +580,14 @@ def _thinning_note(**axes: tuple[int, npt.NDArray[np.int64]]) -> str:
     """
     if all(len(indices) == count for count, indices in axes.values()):
         return ""
-    texts = [
-        f"all {count:,} {name}"
-        if len(indices) == count
-        else f"{len(indices)} of {count:,} {name}"
-        f" ({', '.join(str(i + 1) for i in indices[:3])}, …, {count:,})"
-        for name, (count, indices) in axes.items()
-    ]
+    texts = []
+    for name, (count, indices) in axes.items():
+        if len(indices) == count:
+            texts.append(f"all {count:,} {name}")
+            continue
+        first = ", ".join(str(i + 1) for i in indices[:3])
+        # Positions of cells in another order would not show which ones are drawn.
+        is_sorted = bool((np.diff(indices) > 0).all())
+        positions = f" ({first}, …, {count:,})" if is_sorted else ""
+        texts.append(f"{len(indices)} of {count:,} {name}{positions}")
     return f"Drawn: {' and '.join(texts)}."

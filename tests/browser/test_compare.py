@@ -66,15 +66,15 @@ def test_compare_exports_views_and_mechanism_choice_work(visit: Visit, tmp_path:
         "By query": "Smallest 95% quantile",
         "Two mechanisms": "Tables where A is less accurate",
         "Other budgets": "Four times the privacy cost (pcost) halves every error",
-        "Strategies": "One row is one noisy number",
-        "Gram matrix": "The diagonal entry of a cell",
+        "Strategies": "The diagonal entry of a cell",
+        "Strategy matrix": "One row is one noisy number",
         "Plans": "First plan",
         "Published results": "All rows",
     }.items():
         if page.get_by_role("tab", name=view, exact=True).count():
             visit.choose(view)
         else:
-            if view == "Gram matrix":
+            if view == "Strategy matrix":
                 page.get_by_role("button", name="Choose strategies").click()
             with visit.run():
                 page.get_by_test_id("stRadio").get_by_text(view, exact=True).click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine.figures import block_names, factor_names, gram_picture, on_one_scale, rows_picture
-from engine.figures.domain import SIDE
+from engine.figures.domain import SIDE, _drawn_cells
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
@@ -25,7 +25,10 @@ def test_rows_and_gram_pictures_match_strategies() -> None:
             factors = result.blocks[key].factors
             assert len(factor_names(result, key)) == len(factors)
             for factor in range(max(1, len(factors))):
-                rows = factors[factor][1].rows if factors else np.ones((1, 1))
+                rows = np.ones((1, 1))
+                if factors:
+                    strategy = factors[factor][1]
+                    rows = strategy.rows[:, _drawn_cells(strategy.sizes)]
                 drawn = np.asarray(
                     check_picture(rows_picture(result, key, factor)).figure.data[0].z
                 )
@@ -47,6 +50,22 @@ def test_large_strategy_pictures_are_thinned_with_note() -> None:
     few_queries = Custom(predicates=["y < 10", "y < 40"])
     result = plan(Workload(schema).add("y", few_queries), Budget(pcost=1.0), "optimum")
     assert "Drawn: all " in rows_picture(result, next(iter(block_names(result)))).note
+
+
+def test_gram_picture_groups_cells_by_smaller_attribute() -> None:
+    age, sex = Attribute.of_size("age", 100), Attribute.of_size("sex", 2, kind="categorical")
+    workload = Workload(Schema([age, sex])).add(
+        ("age", "sex"), {"age": "prefix", "sex": "marginal"}
+    )
+    result = plan(workload, Budget(pcost=1.0), "optimum")
+    picture = gram_picture(result, next(iter(result.blocks)))
+    cells = list(picture.figure.data[0].x)
+    assert len(cells) == SIDE
+    assert [cell.split(", ")[1] for cell in cells] == ["0"] * 40 + ["1"] * 40
+    # Neighbouring ages are measured together, and the two sexes are not.
+    gram = np.asarray(picture.figure.data[0].z)
+    assert np.diagonal(gram, 1)[:39].min() > 2 * np.abs(gram[:40, 40:]).max()
+    assert "Bright: both cells are counted" in picture.note
 
 
 def test_on_one_scale_gives_pictures_common_limits() -> None:

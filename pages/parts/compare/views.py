@@ -387,8 +387,8 @@ def strategies(request_state: RequestState, comparison: Compared | None) -> str:
 
 
 STRATEGY_PICTURES = {
-    "Strategy matrix": figures.rows_picture,
     "Gram matrix": figures.gram_picture,
+    "Strategy matrix": figures.rows_picture,
 }
 
 

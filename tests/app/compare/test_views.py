@@ -145,7 +145,7 @@ def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     small.set(compare_view="Strategies", strategy_of_0="identity")
     factor = next(s for s in small.app.selectbox if s.label == "Factor")
     assert "Kronecker product of its factors" in factor.help
-    small.set(strategies_shown="Gram matrix")
+    assert "Bright: both cells" in small.text()
     assert "Gram matrix of the strategy" in small.text()
     small.set(strategy_of_0="querysmasher", strategies_shown="Strategy matrix")
     assert not small.errors()
