@@ -225,7 +225,7 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
                 length = max(length % 0xFFFFFFFF, int.from_bytes(record[40:48], "little"))
     if members > max_members or length > min(BYTES_PER_MEMBER * max_members, size):
         raise ValueError(
-            f"its directory lists {members:,} files in {length:,} bytes, which is more than allowed"
+            f"the archive lists {members:,} files in {length:,} bytes, which is more than allowed"
         )
     file.seek(0)
 
@@ -239,19 +239,19 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
         is_allowed = is_plain_name(name.removeprefix(f"{folder}/") if folder else name)
         if plain_names and not is_allowed:
             raise ValueError(
-                "it has a file in another folder than expected, or with an invalid name"
+                "a file in the archive is in another folder than expected, or has an invalid name"
             )
         # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name
         if key in names:
-            raise ValueError("it has two files with the same name")
+            raise ValueError("two files in the archive have the same name")
         names.add(key)
         if member.flag_bits & 0x1:
-            raise ValueError("it has an encrypted file")
+            raise ValueError("a file in the archive is encrypted")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise ValueError("it has a file that is compressed by another method than deflate")
+            raise ValueError("a file in the archive is compressed by another method than deflate")
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG) or member.is_dir():
-            raise ValueError("it has a link or a folder")
+            raise ValueError("the archive contains a link or a folder")
 
 
 def is_plain_name(name: str) -> bool:
@@ -287,11 +287,11 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
     replaces them all.
     """
     if name not in archive.NameToInfo:
-        raise ValueError(f"its file {name} is missing")
+        raise ValueError(f"the file {name} is missing in the archive")
     info = archive.getinfo(name)
     if info.file_size > max_bytes:
         raise ValueError(
-            f"its file {name} has {info.file_size:,} bytes, more than the {max_bytes:,} expected"
+            f"the file {name} has {info.file_size:,} bytes, more than the {max_bytes:,} expected"
         )
     try:
         with archive.open(info) as member:
@@ -307,7 +307,7 @@ def bounded_chunks(file: IO[bytes], max_bytes: int, name: str) -> Iterator[bytes
     while chunk := file.read(min(CHUNK, max_bytes - length + 1)):
         length += len(chunk)
         if length > max_bytes:
-            raise ValueError(f"its file {name} has more than the {max_bytes:,} bytes expected")
+            raise ValueError(f"the file {name} has more than the {max_bytes:,} bytes expected")
         yield chunk
 
 
@@ -339,7 +339,7 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     except Exception:
         raise ValueError("it is not a NumPy array of format 1.0 or 2.0") from None
     if kind.hasobject or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError("its array contains Python objects or has a negative length")
+        raise ValueError("the array contains Python objects or has a negative length")
     return shape, bool(by_columns), kind
 
 
@@ -362,9 +362,9 @@ def read_array(
     file = io.BytesIO(content)
     stored_shape, by_columns, kind = array_header(file)
     if kind.kind not in kinds or (shape is not None and stored_shape != shape):
-        raise ValueError("it is an array of another type or shape")
+        raise ValueError("the array has another type or shape than expected")
     if math.prod(stored_shape) * kind.itemsize != len(content) - file.tell():
-        raise ValueError("its array has another number of values than its header states")
+        raise ValueError("the array and its header have different numbers of values")
     flat = np.frombuffer(content, kind, offset=file.tell())
     return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(
         kind.newbyteorder("="), order="C"

@@ -218,7 +218,8 @@ def budget_for_error(
             "No budget meets the targets: only"
             f" {percent_rounded_down(distribution.within(math.inf))} of the queries can be"
             " answered. All other queries have weight zero, and the measurements do not determine"
-            " them. Give their groups a positive weight, remove them, or choose a smaller share."
+            " them. Give the groups of these queries a positive weight, remove these groups, or"
+            " choose a smaller share."
         )
 
     n_groups = len(plan.workload.groups)

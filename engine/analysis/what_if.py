@@ -347,7 +347,7 @@ def _coarsened_group(schema: Schema, group: Group, attribute: str, factor: int) 
         ):
             raise NotApplicable(
                 f"{subject} has '{part.family.name}' queries, which are not defined on merged"
-                " cells. Choose another family for it."
+                " cells. Choose another family for these queries."
             )
     spec = group.family
     # Only the family Width has a parameter that depends on the cells; all other families remain.
@@ -587,7 +587,7 @@ def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     groups = request.workload.groups
     if len(groups) == 1:
         raise NotApplicable(
-            "The workload has no other group, and it needs at least one. Add another group first."
+            "This is the only group, and a workload needs at least one. Add another group first."
         )
     workload = Workload(request.workload.schema, (*groups[:group], *groups[group + 1 :]))
     text = f"Without the group on {_name(groups[group])}."

@@ -574,10 +574,10 @@ def exact_split(
         ):
             return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
-        f"The look costs {look!r} and the options cost {list(totals)}. These costs cannot be "
-        "divided exactly between two stages, because an option costs nearly the same as the look, "
-        "or the options differ too much. Give the options more similar budgets, or remove the "
-        "cheapest option."
+        f"The first stage (the look) costs {look!r}, and the options cost {list(totals)}. No "
+        "floating-point costs of the second stages give exactly these sums: an option costs nearly "
+        "the same as the first stage, or the costs of the options differ too much. Give the "
+        "options more similar budgets, or remove the cheapest option."
     )
 
 
@@ -653,8 +653,9 @@ class CommonMechanism:
     def __init__(self, *mechanisms: LinearMechanism) -> None:
         if len(mechanisms) < 2 or not all(isinstance(M, LinearMechanism) for M in mechanisms):
             raise PlanError(
-                f"Two or more linear mechanisms are needed, but there are {len(mechanisms)}"
-                " arguments, or one is not a LinearMechanism. Give at least two of them."
+                "The arguments must be at least two linear mechanisms, but are "
+                f"{', '.join(type(M).__name__ for M in mechanisms) or 'none'}. Give two or more "
+                "LinearMechanism objects."
             )
         cells = sorted({M.cells for M in mechanisms})
         if len(cells) > 1:

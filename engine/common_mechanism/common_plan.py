@@ -555,8 +555,8 @@ def _exact_look(
             if any(isinstance(strategy.rows, Operator) for _, strategy in space_block.factors):
                 raise LimitExceeded(
                     f"The tables on {set_name(space)} have an attribute of {MIN_WIDE_CELLS:,} cells"
-                    " or more, and the common part is computed with matrices. Choose tables without"
-                    " this attribute, or give it fewer cells."
+                    " or more. A common part is computed only on attributes with fewer cells."
+                    " Choose tables without this attribute, or merge its cells."
                 )
         block, methods[space] = common_block(
             space_blocks, split.centers_of(space), split.complements.get(space)
@@ -566,8 +566,7 @@ def _exact_look(
     if not exact_look:
         raise PlanError(
             "These plans have no common part, so there is nothing to measure before the choice. "
-            "Give plans that have tables on the same attributes, or a query such as the total, in "
-            "common."
+            "Give plans that share a query, such as the total, or have tables on the same attributes."
         )
     return exact_look, methods
 
@@ -671,8 +670,8 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             return chain
         stretch *= math.sqrt(relative_cost) * (1.0 + 2.0**-GRID_BITS)
     raise PlanError(
-        f"The stages of a chain would cost {relative_cost} times as much as a plan alone, because"
-        " answers are rounded in each of them. Lower max_records, or use coarse_or_fine()."
+        f"All stages that lead to one option would cost {relative_cost} times as much as its plan,"
+        " because every stage rounds its answers. Lower max_records, or use coarse_or_fine()."
     )
 
 
@@ -685,9 +684,9 @@ def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) 
         previous = _split_options((option, chain.look), (name, CLOSER_LOOK_NAME), min_stretch)
         if not previous.residuals[1].blocks:
             raise PlanError(
-                f"The closer look after '{name}' has nothing to measure, because the look before it"
-                " measures the same already. Leave this option out, or choose between all options "
-                "at once with coarse_or_fine()."
+                f"After the choice about '{name}', the next stage has nothing to measure, because"
+                f" an earlier stage measured the same already. Leave '{name}' out, or choose between"
+                " all options at once with coarse_or_fine()."
             )
         chain = replace(previous, following=chain)
     return chain
@@ -792,8 +791,9 @@ def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple
     """Return the names of the options; raise PlanError unless plans and names are valid."""
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(
-            f"Two or more plans are needed, but there are {len(options)} arguments, or one is not a"
-            " Plan. Give at least two plans."
+            "The options must be at least two plans, but are"
+            f" {', '.join(type(p).__name__ for p in options) or 'none'}. Give two or more Plan"
+            " objects."
         )
     check_type(
         "names",

@@ -126,7 +126,7 @@ def look(
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError(
-            "A look spends budget, so it needs a dataset and a ledger. Give both, or use"
+            "The first stage (the look) spends budget, so it needs a dataset and a ledger. Give both, or use"
             " rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
@@ -242,7 +242,7 @@ def decide(
                 if rule_option is None
                 else f"The rule chose {rule_option!r}, but the decision is {chosen_option!r}."
             )
-            + " Give the name of the person who decided as by."
+            + " Give the name of the person who decided."
         )
     text = json.dumps(
         {

@@ -116,8 +116,8 @@ class TotalDefinition:
                 self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours
             )
             raise LedgerError(
-                f"The total privacy budget of this dataset is {self.describe()}; the plan is for"
-                f" {requested.neighbours_text}."
+                f"The total privacy budget of this dataset is for {self.neighbours_text}, but the"
+                f" plan is for {requested.neighbours_text}."
                 f" Nothing was spent. Plan with rows_per_person={self.rows_per_person} and"
                 f" neighbours={self.neighbours!r} in the budget."
             )

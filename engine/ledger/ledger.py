@@ -888,8 +888,8 @@ class Ledger:
         key = receipt.key
         if not receipt.fresh:
             raise LedgerError(
-                f"The receipt of key {key!r} is not fresh: only the call that spent a key may save"
-                " its result. Read the result with load_result."
+                f"The receipt of key {key!r} is from a repeated call: only the call that spent the"
+                " budget may save the result. Read the result with load_result."
             )
         with ExitStack() as stack:
             result = draft or stack.enter_context(reserve_file(self.path, 0))

@@ -181,7 +181,7 @@ def transaction(
                 connection.execute(f"PRAGMA {setting}")
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
                 raise LedgerError(
-                    f"The ledger {path} has another journal mode than DELETE, and it cannot be"
+                    f"The ledger {path} has another journal mode than DELETE, and the mode cannot be"
                     " changed now. Close all programs that use the file, then try again."
                 )
             # BEGIN IMMEDIATE takes the write lock before reading, so that two programs cannot both

@@ -728,7 +728,9 @@ def rebuild_proof(
     if len(attribute_weights.indices) != len(spaces) or any(
         len(s) != len(i) for s, i in zip(spaces, attribute_weights.indices, strict=True)
     ):
-        raise ValueError("the stored query weights do not fit the residual spaces")
+        raise ValueError(
+            "the stored indices of query weights are not one per attribute of each residual space"
+        )
     strategy_of = {
         (space, name): index
         for space, indices in zip(spaces, attribute_weights.indices, strict=True)
@@ -740,7 +742,7 @@ def rebuild_proof(
         len(attribute_weights.weights[index]) != rows[name]
         for (_, name), index in strategy_of.items()
     ):
-        raise ValueError("the stored query weights do not fit the numbers of queries")
+        raise ValueError("the stored query weights are not one per query of their attribute")
     measured = strategies_of_weights(
         workload, split, spaces, attribute_weights.weights, strategy_of, None, recorded
     )

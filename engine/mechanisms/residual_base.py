@@ -689,7 +689,7 @@ class ResidualMechanism(Mechanism):
         recorded = list(zip(solved.duals, solved.endings, strict=True))
         constraints = None if tradeoff is None else tradeoff.limits
         if goal.linear != (tradeoff is None or constraints is not None):
-            raise ValueError("the objective does not match the recorded search")
+            raise ValueError("the objective differs from that of the stored search")
         if solved.split.unions and not goal.linear:
             raise ValueError("unions require the weighted sum as the objective")
         if tradeoff is None:

@@ -117,7 +117,9 @@ class Design:
         strategies: dict[tuple[Axes, bytes], Strategy] = {}
         origin, count, full_tables, *joint = integers(take(), 10**6)
         if joint not in ([], [1]):
-            raise ValueError("the header of the stored design must have 3 numbers, or 4 with a 1")
+            raise ValueError(
+                "the header of the stored design must have 3 numbers, or these and the number 1"
+            )
         names, components = workload.schema.names, []
         for _ in range(count):
             share, factors = take().ravel()

@@ -198,7 +198,7 @@ class SpaceAnswers:
             if not self._measures(space):
                 raise NotAnswerable(
                     f"The plan does not measure the complete table on {set_name(attributes)}: it"
-                    f" does not measure all counts by {set_name(space)}. Compute single queries "
+                    f" does not determine the counts by {set_name(space)}. Compute single queries "
                     "with answer(), or add the marginal on these attributes to the workload."
                 )
         return self.partial_table(attributes)

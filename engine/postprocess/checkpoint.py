@@ -88,8 +88,8 @@ class Checkpoints:
                 np.savez(file, **dict[str, Any](arrays))
         except OSError as reason:
             raise PlanError(
-                f"Checkpoints cannot be written to {self.folder}: {reason.strerror}. Give resume a"
-                " folder that is writable and has free space, or leave resume out."
+                f"Checkpoints cannot be written to {self.folder}: {reason.strerror}. Give the"
+                " path of a writable folder with free space as resume, or leave resume out."
             ) from None
         self._last_write[0] = time.monotonic()
 

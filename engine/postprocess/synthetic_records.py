@@ -567,9 +567,9 @@ def _meet_margins(
     cells = np.flatnonzero(possible)
     if cells.size > MAX_PROGRAM_CELLS:
         raise LimitExceeded(
-            f"Several exact totals share the attributes {set_name(names)}, which have"
-            f" {cells.size:,} cells. Synthetic records can have several such totals only up to"
-            f" {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
+            f"The table on {set_name(names)} has several exact totals (invariants) and"
+            f" {cells.size:,} possible cells. Synthetic records can have several exact totals only"
+            f" on at most {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
         )
     # For each margin: the matrix that sums the possible cells to the cells of the margin, and the
     # counts that are missing in these cells.

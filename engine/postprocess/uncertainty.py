@@ -309,9 +309,8 @@ class QualityRule:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.doubtful_cv > self.suppressed_cv:
             raise PlanError(
-                f"doubtful_cv is {self.doubtful_cv:g}, above suppressed_cv {self.suppressed_cv:g}, "
-                "but a number must be doubtful before it is suppressed. Give a doubtful_cv of at "
-                "most suppressed_cv."
+                f"doubtful_cv is {self.doubtful_cv:g}, but must be at most suppressed_cv, which is"
+                f" {self.suppressed_cv:g}. Lower doubtful_cv, or raise suppressed_cv."
             )
         if not self.least_count >= 0.0 or not 0.0 <= self.least_signal <= 1.0:
             raise PlanError(
@@ -654,8 +653,9 @@ def uncertainty(
         )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
         raise NotAnswerable(
-            "The published number of records is 0, because the measured one is not larger than its"
-            " noise. Errors cannot be estimated. Measure with a larger budget."
+            "The published number of records is 0, because the noisy number of records is not"
+            " larger than its standard error. Errors cannot be estimated. Measure with a larger"
+            " budget."
         )
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:

@@ -264,8 +264,8 @@ class Counts(Mapping[Names, np.ndarray]):
                 array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size
             ):
                 raise DataError(
-                    f"the table on {set_text(names)} has a negative or too large count; give counts"
-                    " whose sum fits in 64 bits"
+                    f"the table on {set_text(names)} has a negative count, or a count so large that"
+                    " the sum may exceed 64 bits; correct the count"
                 )
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
                 raise DataError(
@@ -412,8 +412,8 @@ class Counts(Mapping[Names, np.ndarray]):
             return self
         if self.shards:
             raise DataError(
-                f"these counts have an id already and cannot get the name {quote_public(name)};"
-                " give a part its name when it is counted"
+                f"these counts have an id already, so they cannot get the name {quote_public(name)};"
+                " count the records again and name the new counts"
             )
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
         digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)

@@ -275,7 +275,7 @@ def _attribute(meta: Any, name: str) -> Attribute:
     """Draft the attribute of a labelled column; raise SchemaError with the reason if impossible."""
     texts = _label_texts(meta, name)
     if not texts:
-        raise SchemaError("it has no value labels")
+        raise SchemaError("the column has no value labels")
     missing_values = [value for value in texts if _is_missing(meta, name, value)]
     present = [value for value in texts if value not in missing_values]
     # labelled values that are not codes of missing values such as 99
@@ -286,7 +286,7 @@ def _attribute(meta: Any, name: str) -> Attribute:
             " Declare bins or codes for the other values by hand"
         )
     if len(texts) < 2:
-        raise SchemaError("only one of its values has a label. Declare the attribute by hand")
+        raise SchemaError("only one value of the column has a label. Declare the attribute by hand")
     if gaps := _unlabelled_between(substantive):
         raise SchemaError(
             f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} integers"

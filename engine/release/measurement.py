@@ -674,7 +674,7 @@ class Archive:
         name = _member(folder, space)
         array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):
-            raise ValueError(f"{name} has another type or shape than expected")
+            raise ValueError(f"the array {name} has another type or shape than the plan requires")
         return array
 
     def _window(self, name: str) -> npt.NDArray[Any]:

@@ -267,7 +267,7 @@ class LevelGram:
     def __add__(self, other: LevelGram) -> LevelGram:
         if other.tree.key != self.tree.key:
             raise ValueError(
-                "The Grams belong to two different hierarchies and have no sum with one weight per"
+                "The Grams are of two different hierarchies, so their sum is not a Gram with one weight per"
                 " area. Add their dense matrices."
             )
         weights = tuple(a + b for a, b in zip(self.weights, other.weights, strict=True))

@@ -241,8 +241,8 @@ class Search:
             problem = self.problem()
         if len(mass) != problem.variables:
             raise ValueError(
-                f"The record has {len(mass)} dual weights, but this search needs"
-                f" {problem.variables}. Use the record of a search with the same inputs."
+                f"There are {len(mass)} stored dual weights, but this search needs"
+                f" {problem.variables}. Use the dual weights of a search with the same inputs."
             )
         with threads_for(problem.largest_block):
             return problem.solution(mass, status)

@@ -301,11 +301,10 @@ class SubworkloadSolver:
         if has_areas and not is_matrix_free and sizes[0] > MAX_MIXED_AREA_CELLS:
             raise LimitExceeded(
                 f"An attribute with {sizes[0]:,} cells has queries on areas of a hierarchy and"
-                " other queries, such as areas of a second hierarchy. On more than"
-                f" {MAX_MIXED_AREA_CELLS:,} cells, areas of one hierarchy can be planned "
-                "together only with the marginal. Leave out the other queries, which can be "
-                "computed from the cells; or merge cells until at most "
-                f"{MAX_MIXED_AREA_CELLS:,} remain; or choose the mechanism 'residualplanner'."
+                " other queries, such as areas of a second hierarchy. Such combinations are"
+                f" possible on at most {MAX_MIXED_AREA_CELLS:,} cells. Keep only the areas of one"
+                " hierarchy and the marginal, merge cells, or choose the mechanism"
+                " 'residualplanner'."
             )
         if len(axes) == 1 and is_matrix_free:
             wide = [matrix_free_cost(gram) for gram in grams if gram is not None]

@@ -411,7 +411,7 @@ class Attribute:
             if value is not None and value not in labels:
                 raise SchemaError(
                     f"{subject} has {key}={quote_public(value)}, which is not among its labels; "
-                    "add it"
+                    "add this label"
                 )
 
     def _check_edges(self, subject: str) -> None:

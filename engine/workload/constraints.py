@@ -126,8 +126,8 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            "rules of impossible cells with common attributes need one table, here the table on"
-            f" {set_name(names)} with {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
+            "rules of impossible cells that share attributes are combined in one table; the table on"
+            f" {set_name(names)} has {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are"
             " allowed. Use fewer attributes in these rules"
         )
     impossible = np.zeros(shape, dtype=bool)
@@ -341,7 +341,7 @@ def _combine_facts(
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            "rules and invariants with common attributes need one table, here the table on"
+            "rules and invariants that share attributes are combined in one table; the table on"
             f" {set_name(names)} with {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
             " allowed. Use fewer attributes in these rules and invariants"
         )
@@ -453,7 +453,7 @@ def _maximal_support_table(
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
             f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
-            " whether they contradict each other can be checked for at most"
+            " a contradiction between them can be searched in at most"
             f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that "
             "share attributes"
         )

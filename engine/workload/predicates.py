@@ -542,6 +542,6 @@ class _Evaluator:
             if isinstance(node, ast.Constant) and node.value == attribute.name:
                 raise self.refuse(
                     f"has the attribute {attribute.name} in quotes; write"
-                    f" {_display_name(attribute)} without them"
+                    f" {_display_name(attribute)} without quotes"
                 )
         raise self.refuse("has a part that is neither an attribute nor a number")

@@ -416,8 +416,8 @@ class _Column:
         if len(self.values) == 1 and _OPEN_RANGE.fullmatch(self.values[0][1]):
             code = quote_public(self.values[0][1])
             raise SchemaError(
-                f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins"
-                " by hand"
+                f"line {line}: {code} is an open range. Write its last value, as in 0-85, or add"
+                " the attribute by hand with bins"
             )
         # A file of records whose header looks like that of a dictionary also fails here, because
         # each of its lines is read as a column with one value.
@@ -449,13 +449,13 @@ class _Column:
             if low <= number <= high:
                 raise SchemaError(
                     f"line {other_line}: {quote_public(code)} is inside the range"
-                    f" {quote_public(match[0])}. Write bins by hand"
+                    f" {quote_public(match[0])}. Add the attribute by hand with bins"
                 )
             if not _MISSING_LABEL.search(meaning):
                 raise SchemaError(
                     f"line {other_line}: {quote_public(code)} is outside the range"
                     f" {quote_public(match[0])}, and its label does not denote a missing value."
-                    " Write bins by hand"
+                    " Add the attribute by hand with bins"
                 )
             self.notes.append(
                 f"line {other_line}: {code} = {meaning} has no cell, so rows with this value are"
@@ -469,6 +469,6 @@ class _Column:
             return integer_range(name, *sorted(map(int, texts)))
         except (SchemaError, OverflowError):
             raise SchemaError(
-                f"line {line}: {quote_public(match[0])} is not a range of numbers. Write bins by"
-                " hand"
+                f"line {line}: {quote_public(match[0])} is not a range of numbers. Add the"
+                " attribute by hand with bins"
             ) from None

@@ -237,7 +237,7 @@ def _constant(node: exp.Expr) -> str | int | float:
     except ValueError:
         pass
     raise WorkloadError(
-        f"{sql_text(node)} is not a finite number. Write it in digits, such as 20 or 1.5."
+        f"{sql_text(node)} is not a finite decimal number. Write a number such as 20 or 1.5."
     )
 
 
@@ -1000,8 +1000,8 @@ def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
     except (EngineError, TypeError) as error:
         reason = f": {error}" if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            f"The integer columns cannot be declared{reason}. Give names of attributes with integer"
-            " edges."
+            f"The list of columns with integer values is invalid{reason}. Give names of attributes"
+            " with integer edges."
         ) from None
 
 

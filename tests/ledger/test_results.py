@@ -43,7 +43,7 @@ def test_save_result_accepts_writer_function(ledger):
 
 def test_save_result_with_repeated_receipt_is_refused(ledger):
     spend(ledger)
-    with pytest.raises(LedgerError, match="not fresh"):
+    with pytest.raises(LedgerError, match="only the call that spent"):
         ledger.save_result(receipt=spend(ledger), content=b"second draw")
 
 
