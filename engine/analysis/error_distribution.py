@@ -302,7 +302,7 @@ def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistributio
         sample = None
         if n_distinct > MAX_UNSAMPLED_QUERIES:
             sample = chosen_queries(plan.workload, members[0], total)
-        # A sample that is not smaller than all distinct variances would save no work.
+        # A sample with at least as many entries as there are distinct variances would save no work.
         if sample is not None and _distinct_count(factored, variance) <= len(sample[0]):
             sample = None
         # ``variance_counts`` has pairs of arrays: variances, and the number of evaluated queries

@@ -463,8 +463,8 @@ def fit_targets(
             " (True or False) per group."
         )
     pcost, factor = request.budget.pcost, 1.0
-    # The common factor is searched between two trials, pairs (log of the factor, log of required
-    # over available pcost).  The budget does not suffice for ``lower``, and suffices for ``upper``.
+    # The common factor lies between two trials.  Each trial is a pair: log of the factor, and log of
+    # required over available pcost.  The budget suffices for ``upper``, but not for ``lower``.
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)

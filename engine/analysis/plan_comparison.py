@@ -286,7 +286,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
     sentences, rows = [], []
     for name, value, other_value in _setting_rows(first, second):
         if value != other_value:
-            # An option that only one of the plans has is in the table only.
+            # An option of only one of the plans gets a row of the table, but no sentence.
             if ABSENT not in (value, other_value):
                 sentences.append(f"The {name} differs: {value} and {other_value}.")
             rows.append((name, value, other_value))

@@ -295,8 +295,8 @@ class QualityRule:
 
     >>> QualityRule(doubtful_cv=0.4)  # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
-    engine.errors.PlanError: doubtful_cv is 0.4, above suppressed_cv 0.3, but a number must be
-    doubtful before it is suppressed. Give a doubtful_cv of at most suppressed_cv.
+    engine.errors.PlanError: doubtful_cv is 0.4, but must be at most suppressed_cv, which is
+    0.3. Lower doubtful_cv, or raise suppressed_cv.
     """
 
     doubtful_cv: float = NoiseScale.publishable

@@ -442,13 +442,13 @@ def _check_options_for_counts(options: RecordOptions) -> None:
     """Raise `DataError` if an option requires records, because the data are counts."""
     if options.person is not None:
         raise DataError(
-            "The data are counts, so a person column has no effect. Give the person column when"
-            " the records are counted, and none here."
+            "The data are counts already, so a person column has no effect. Count the records with"
+            " the person column, or give no person column here."
         )
     if options.count_column is not None:
         raise DataError(
-            "The data are counts of tables, so a count column has no effect. Give the count column"
-            " when the records are counted, and none here."
+            "The data are counts already, so a count column has no effect. Count the records with"
+            " the count column, or give no count column here."
         )
 
 

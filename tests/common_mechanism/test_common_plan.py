@@ -412,7 +412,7 @@ def test_incompatible_plans_are_refused():
         for n in "ab"
     ]
     for options, names, words in (
-        ((one,), None, "1 arguments"),
+        ((one,), None, "but are Plan"),
         ((one, "two"), None, "at least two plans"),
         ((one, other), None, "different schemas"),
         ((one, tuned), None, "different centers"),
