@@ -81,7 +81,7 @@ def test_marginal_remedy_replaces_group() -> None:
 def test_inapplicable_remedies_are_refused() -> None:
     single = Workload(SCHEMA).add(("a", "b"), "marginal", weight=0.0)
     for name, words in {
-        "remove": "no other group",
+        "remove": "the only group",
         "approximate": "already",
         "marginal": "already",
     }.items():
