@@ -9,9 +9,9 @@ from pages.parts.jobs import plans
 from pages.parts.preview import (
     error_targets_view,
     group_targets_form,
-    group_view,
     hidden_table_view,
-    plan_views,
+    plan_headline_view,
+    table_errors_view,
     target_panel,
 )
 from pages.parts.release import rehearsal_size, wizard
@@ -29,7 +29,7 @@ TUTORIAL = (
 )
 QUESTIONS = {
     "target": ("Find the budget for a target error", target_panel.draw),
-    "limit": ("How close to optimal", plan_views.optimality),
+    "limit": ("How close to optimal", plan_headline_view.optimality),
 }
 
 
@@ -55,16 +55,16 @@ if lesson := history.page_state().get("lesson_opened"):
 place = st.container()
 plan = plans.plan_of(request_state)
 with place:
-    plan_views.headline(plan)
+    plan_headline_view.headline(plan)
 if plan is not None:
     page_layout.mark_previewed(request_state)
     with show_errors():
         hidden_table_view.draw(plan)
         left, right = st.columns(2, gap="medium")
         with left:
-            group_view.groups(plan)
+            table_errors_view.groups(plan)
         with right:
-            group_view.draw_selected_group(plan)
+            table_errors_view.draw_selected_group(plan)
         error_targets_view.search(plan)
     group_targets_form.note_removed_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))

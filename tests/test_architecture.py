@@ -331,7 +331,7 @@ PLANTS = [
     ("Pages compute nothing", "pages.parts.compare.run", "scipy"),
     ("Pages compute nothing", "pages.parts.release.results_view", "plotly"),
     (PARTS_OF_PAGES, "pages.parts.shell.python_script", "pages.parts.workload.family_form"),
-    (PARTS_OF_PAGES, "pages.parts.compare.views", "pages.parts.preview.plan_views"),
+    (PARTS_OF_PAGES, "pages.parts.compare.views", "pages.parts.preview.plan_headline_view"),
     ("Workers load no Streamlit", "pages.parts.jobs.tasks", "pages.parts.jobs.job_widget"),
 ]
 UNPLACED = [(ENGINE_LAYERS, "engine/unplaced.py"), (PARTS_OF_PAGES, "pages/parts/unplaced.py")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +30,11 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts import glossary
-from pages.parts.lessons import LESSONS, PATHS, binning, centers, noise, view
+from pages.parts import glossary, lessons
+from pages.parts.lessons import LESSONS, PATHS, view
+from pages.parts.lessons import lesson_02_noise as noise
+from pages.parts.lessons import lesson_04_binning as binning
+from pages.parts.lessons import lesson_09_centers as centers
 from pages.parts.lessons.lesson import Lesson
 from pages.parts.shell import permalink, session_restore
 from pages.parts.shell.history import History, RequestState
@@ -237,10 +241,10 @@ def test_handout_has_picture_of_each_drawn_step(lesson: Lesson) -> None:
 
 
 def test_handout_of_path_uses_choices_of_user() -> None:
-    lessons = [find_lesson("attack"), find_lesson("pieces")]
+    pair = [find_lesson("attack"), find_lesson("pieces")]
     choices = {"attack": {"answers": 15}, "pieces": {"yes_3": [], "no_3": []}}
-    page = view.handout(lessons, choices, answered=False).decode()
-    assert all(lesson.title in page for lesson in lessons)
+    page = view.handout(pair, choices, answered=False).decode()
+    assert all(lesson.title in page for lesson in pair)
     assert "Step 1: Replies found by the attack" in page
     assert "From 15 answers" in page
     assert "The query and its pieces" in page  # a query without cells is replaced by the default
@@ -688,3 +692,10 @@ def test_lesson_tunes_workload_of_the_studio() -> None:
         <= errors["tuned centers"]
         <= errors["equal centers"] * (1 + 1e-9)
     )
+
+
+def test_lesson_files_are_numbered_as_in_course() -> None:
+    files = sorted(Path(lessons.__file__).parent.glob("lesson_*.py"))
+    modules = [importlib.import_module(f"{lessons.__name__}.{file.stem}") for file in files]
+    assert [module.LESSON.name for module in modules] == [lesson.name for lesson in LESSONS]
+    assert [file.stem[7:9] for file in files] == [f"{i:02d}" for i in range(1, len(files) + 1)]

@@ -13,7 +13,6 @@ from engine.lessons import decompose_query, overlaps
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload, subsets
-from pages.parts.lessons.decomposition import CITIES, REPLIES
 from pages.parts.lessons.lesson import (
     UNIFORM,
     Formula,
@@ -24,6 +23,7 @@ from pages.parts.lessons.lesson import (
     question,
     show_picture,
 )
+from pages.parts.lessons.lesson_05_decomposition import CITIES, REPLIES
 from pages.parts.lessons.url_state import dial
 from pages.parts.lessons.user_workload import user_workload
 from pages.parts.shell.history import RequestState

@@ -13,7 +13,7 @@ from engine._format import pluralize
 from engine.analysis.variance_breakdown import names_in_plan
 from engine.plans import Plan
 from engine.workload.level_queries import levels_of_group
-from pages.parts.preview import level_view, variance_breakdown_view
+from pages.parts.preview import level_errors_view, variance_breakdown_view
 from pages.parts.shell import figure_view, history
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, record_count_form
@@ -185,7 +185,7 @@ def draw_selected_group(plan: Plan) -> None:
     elif group_levels:
         place, row = st.container(), st.container(horizontal=True)
         with place:
-            level_view.draw(plan, number, group_levels, row)
+            level_errors_view.draw(plan, number, group_levels, row)
         if len(plan.workload.groups[number].parts) > 1:
             with row, st.popover("Single queries"):
                 _single_queries(plan, number)
