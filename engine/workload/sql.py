@@ -305,12 +305,9 @@ def _cells_of_dates(attribute: Attribute, sign: str, constant: str | int | float
         )
     inside, cut = compared_dates(attribute, sign, constant, clip=attribute.clip)
     if len(cut):
-        cell = int(cut[0])
-        is_first_or_last = cell in (0, attribute.date_cells - 1)
-        clipped = " and the days outside" if attribute.clip and is_first_or_last else ""
         raise WorkloadError(
             f"{attribute.name} {sign} {quote_public(constant)} cuts through"
-            f" {cut_text(attribute, cell)}{clipped}."
+            f" {cut_text(attribute, int(cut[0]), clip=attribute.clip)}."
         )
     return inside
 
@@ -1147,6 +1144,9 @@ def _joint_group(
     positions = np.argwhere(possible)
     if not len(positions):
         raise WorkloadError(_UNSATISFIABLE_WHERE)
+    # The text of NOT NOT (age < 18 OR age >= 18) contains no attribute and is true.
+    if not names:
+        return make_group(schema, (), "total")
     _check_size(len(positions), math.prod(sizes))
     other_cells = {name: cells for name, cells in condition.cells.items() if name not in grouped}
     other_factors = conditions.factors(Condition(cells=other_cells, texts=condition.texts))

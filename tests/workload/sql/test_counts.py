@@ -307,6 +307,13 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         assert (row[cells] == satisfied).all()
 
 
+def test_negated_tautology_counts_all_records_or_none() -> None:
+    always = "(age < 20 OR age >= 20)"
+    check(f"SELECT COUNT(*) AS n FROM t WHERE NOT (NOT {always})", [()])
+    with pytest.raises(WorkloadError, match="No record can satisfy"):
+        workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE NOT {always}")
+
+
 def test_refused_comparison_suggests_valid_conditions() -> None:
     with pytest.raises(
         WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"
