@@ -192,7 +192,7 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
         return path.read_bytes()
     except OSError as reason:
         raise error(
-            f"The file {path} cannot be read: {reason.strerror}. Give the path of an existing file."
+            f"The file {path} cannot be read: {reason.strerror}. Give the path of a readable file."
         ) from None
 
 
@@ -428,7 +428,7 @@ def refuse_seed_option(args: argparse.Namespace) -> None:
     if args.seed is not None:
         raise PlanError(
             "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave"
-            " it out, or use it with the commands rehearse and coarse-or-fine --simulated."
+            " --seed out, or use --seed with the commands rehearse and coarse-or-fine --simulated."
         )
 
 

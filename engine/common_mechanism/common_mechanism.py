@@ -363,8 +363,9 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     """
     if not mechanism.answers(part):
         raise PlanError(
-            "The output of the part cannot be computed from that of the mechanism, so there is no"
-            " residual. Give a part with more noise or fewer queries."
+            "The output of the partial mechanism cannot be computed from the output of the full"
+            " mechanism, so no residual exists. Give a partial mechanism with more noise or fewer"
+            " queries."
         )
     return unchecked_residual(mechanism, part)
 

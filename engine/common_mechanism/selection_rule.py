@@ -428,8 +428,8 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
         check_int("way", k, 1, len(schema))
     if len(distinct_ways) < 2:
         raise WorkloadError(
-            f"A choice needs two or more analyses, but ways has only the numbers {distinct_ways}."
-            f" Give at least two different numbers of attributes from 1 to {len(schema)}."
+            f"ways is {distinct_ways}, but a choice needs two or more analyses. Give at least two"
+            f" different numbers of attributes from 1 to {len(schema)}."
         )
     return {
         f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways
@@ -494,7 +494,10 @@ def workloads_by_level(
     level_names = (*hierarchies[0].level_names, attribute)
     chosen_names = [name for name in level_names if levels is None or name in levels]
     if len(chosen_names) < 2:
-        raise WorkloadError(f"Two levels or more are needed. Choose from {', '.join(level_names)}.")
+        raise WorkloadError(
+            f"levels has fewer than two levels of '{attribute}'. Choose at least two of"
+            f" {', '.join(level_names)}."
+        )
     analyses = {}
     for level_name in chosen_names:
         level = Level(level_name, None if level_name == attribute else hierarchies[0].name)

@@ -541,8 +541,8 @@ class Ledger:
         ):
             if related_path.exists() and not ledger_file.exists():
                 raise LedgerError(
-                    f"{related_path} belongs to a ledger {ledger_file}, which is missing. Restore"
-                    " that ledger, or give another name for the new one."
+                    f"{related_path} belongs to the ledger {ledger_file}, which is missing. Restore"
+                    " this ledger, or give another name for the new ledger."
                 )
         create_file(ledger_file)
         return cls(ledger_file, wait=wait)
@@ -590,8 +590,8 @@ class Ledger:
                 # "Adult" and "adult" would be two budgets for the same persons
                 if lookalike(existing) == lookalike(name):
                     raise LedgerError(
-                        f"Dataset {existing!r} is in the ledger already and has a budget. Use it,"
-                        " or give a name that differs in more than case and repeated spaces."
+                        f"Dataset {existing!r} is in the ledger already and has a budget. Use"
+                        " this dataset, or give a name that differs in more than case and repeated spaces."
                     )
             add(
                 kind="dataset",

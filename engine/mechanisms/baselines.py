@@ -238,7 +238,7 @@ class Optimum(ExplicitMechanism):
             if bases:
                 mass = bases[0]
                 if len(mass) != problem.variables:
-                    raise ValueError("the stored cell weights do not fit the workload")
+                    raise ValueError("the stored cell weights are not one per cell")
             else:
                 # The strategy is computed after the search, so the search ends before the
                 # deadline.  At most half of the remaining time is reserved for the strategy.
@@ -363,8 +363,8 @@ def data_cube(
     wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in queried_sets))
     if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
         raise WorkloadError(
-            f"queried_sets is {str(wanted)[:60]} for {len(sizes)} axes. Give at least one "
-            f"marginal, with axes from 0 to {len(sizes) - 1}."
+            f"queried_sets is {str(wanted)[:60]}. Give at least one marginal, with axes from 0 to"
+            f" {len(sizes) - 1}."
         )
     # Entry [i, j] is the number of cells of marginal i that sum to one cell of marginal j.  The
     # entry is infinite if marginal i does not determine marginal j.

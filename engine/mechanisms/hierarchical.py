@@ -905,8 +905,8 @@ def interval_strategy(
     count = round(n ** (1 / 3)) if groups is None else groups
     if not 1 <= count <= n:
         raise WorkloadError(
-            f"groups is {count} for {n} cells. Give a number of intervals from 1 to the number of"
-            " cells."
+            f"groups, the number of intervals, is {count}, but there are {n} cells. Give a number"
+            f" from 1 to {n}."
         )
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
     # The matrix ``even_shares``, shape (cells, intervals), distributes the count of every interval

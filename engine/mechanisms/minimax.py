@@ -677,7 +677,7 @@ def proof(
                             else _next_recorded(recorded)
                         )
                         if len(dual_weights) != problem.variables:
-                            raise ValueError("the stored cell weights do not fit the workload")
+                            raise ValueError("the stored cell weights are not one per cell")
                         bounds[factor] = problem.bound(dual_weights)
                     duals.append(dual_weights)
                 value *= bounds[factor]

@@ -213,8 +213,8 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
             )
     if solved.get("hash") != plan.hash:
         raise PlanError(
-            "The plan file was changed after it was written: its hash does not match. Export it"
-            " again."
+            "The plan file was changed after it was written: its hash does not match. Export"
+            " the plan again."
         )
     return plan
 

@@ -691,7 +691,9 @@ class ResidualMechanism(Mechanism):
         if goal.linear != (tradeoff is None or constraints is not None):
             raise ValueError("the objective differs from that of the stored search")
         if solved.split.unions and not goal.linear:
-            raise ValueError("unions require the weighted sum as the objective")
+            raise ValueError(
+                "a joint measurement of several residual spaces requires the objective 'sum'"
+            )
         if tradeoff is None:
             parts, solutions, _ = self._solve(
                 workload, solved.split, labels, limits, math.inf, recorded=recorded
@@ -726,10 +728,10 @@ class ResidualMechanism(Mechanism):
                     workload, goal, tradeoff.witness, witness_parts, witness_solutions
                 )
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
-            raise ValueError("the stored noises do not fit the residual spaces")
+            raise ValueError("the stored noise shares are not one per residual space")
         # The functions that use ``recorded`` removed the entries that they used.
         if recorded:
-            raise ValueError("more dual weights are stored than searches need")
+            raise ValueError("the file has dual weights of more searches than the plan needs")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if (
             constraints is not None

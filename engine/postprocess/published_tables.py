@@ -250,8 +250,8 @@ class Published:
 
         if self.fit == "none":
             raise PlanError(
-                'Tables of fit="none" may have negative cells, which no records have. Publish with'
-                ' fit="shrunk" or "nonnegative".'
+                'Tables of fit="none" may have negative cells, so no records have these tables.'
+                ' Publish with fit="shrunk" or "nonnegative".'
             )
         people = (
             round(self.total)

@@ -460,9 +460,8 @@ def _certificate(text: bytes) -> dict[str, Any]:
         for name, digest in certificate_fields["files"].items()
     ):
         raise PlanError(
-            "The certificate lists a file with a name that is not allowed, or a digest that is not a"
-            " SHA-256."
-            " Give the package as it was published."
+            "The certificate lists a file with a name that is not allowed, or a digest that is not"
+            " SHA-256. Give the package as it was published."
         )
     spent = certificate_fields.get("ledger")
     if spent is not None and (

@@ -370,9 +370,9 @@ class Counts(Mapping[Names, np.ndarray]):
             left, right = self.as_shard(), other.as_shard()
             if repeated := set(left.shards) & set(right.shards):
                 raise DataError(
-                    f"{pluralize(len(repeated), 'part')} occurred twice: two counts have the same"
-                    " name, or no name and the same numbers. Give each part once. If two different"
-                    " parts have the same numbers, give each a name when it is counted"
+                    f"{pluralize(len(repeated), 'part')} of the records occurred twice: two Counts"
+                    " have the same name, or no name and equal counts. Add each part once. If two"
+                    " different parts have equal counts, give each a name when it is counted"
                 )
         refused: dict[str, dict[str, int]] = {}
         for part in (self, other):

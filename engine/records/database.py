@@ -1635,8 +1635,10 @@ def named_table(name: str) -> Any:
     """
     sources = _settings()
     if name not in sources:
-        suggestion = near_matches(name, sources)
-        if not sources:
+        if sources:
+            listed = ", ".join(map(quote_public, sources))
+            suggestion = near_matches(name, sources) or f"; choose one of {listed}"
+        else:
             suggestion = f"; set the environment variable {SOURCES_VARIABLE} to the path of a file of sources"
         raise DataError(
             f"the settings of this machine contain no source {quote_public(name)}{suggestion}"

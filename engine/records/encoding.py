@@ -816,7 +816,7 @@ def plain_value(value: Any) -> Any:
             value = None
         # raised outside the except block, because the UnicodeDecodeError contains the bytes and
         # would become part of the new error
-        raise TypeError("bytes that are not UTF-8 are neither text nor number")
+        raise TypeError("a value of type bytes is not UTF-8 text")
     if (
         value is None
         or value is pd.NA

@@ -143,7 +143,7 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
             if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
                 where = f"{position} of the file {quote_public(path.name)}"
                 raise DataError(
-                    f"{where} has the key {quote_public(min(repeated))} twice; write each once"
+                    f"{where} has the key {quote_public(min(repeated))} twice; write each key once"
                 )
             seen_keys.update(row.keys() & names)
             yield [row.get(name) for name in names]
@@ -535,8 +535,8 @@ def _supported_file_kind(path: Path) -> FileKind:
     if (kind := _file_kind(path)) is None:
         if path.suffix.lower() == COUNTS_ENDING:
             raise DataError(
-                f"the file {quote_public(path.name)} contains counts and no records; add such files"
-                " with 'counts merge'"
+                f"the file {quote_public(path.name)} contains counts and no records; add files of"
+                " counts with the command 'counts merge'"
             )
         raise DataError(
             f"the format of the file {quote_public(path.name)} is not supported; check the file,"

@@ -159,8 +159,8 @@ def draft_schema(path: str | Path) -> DraftSchema:
     file = Path(path)
     if file.suffix.lower() not in LABELLED_READERS:
         raise DataError(
-            f"the file {quote_public(file.name)} has no value labels; give a file that ends in one"
-            f" of {', '.join(LABELLED_READERS)}"
+            f"the name of the file {quote_public(file.name)} has no ending of a format with value"
+            f" labels; give a file that ends in one of {', '.join(LABELLED_READERS)}"
         )
     meta = _meta(file)
     attributes = []

@@ -705,5 +705,6 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         return load_plan(Path(path).read_bytes())
     except OSError as error:
         raise PlanError(
-            f"The plan file {path} cannot be read: {error.strerror}. Give the path of a plan file."
+            f"The plan file {path} cannot be read: {error.strerror}. Give the path of a"
+            " readable plan file."
         ) from None

@@ -199,19 +199,6 @@ _GROUPED = re.compile(r"[-+−]?(\d+,\d+|\d{1,3}([.,'’ \u00a0\u202f])\d{3}(\2\
 _GROUPED_BY_POINTS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+")
 _LEADING_ZERO = re.compile(r"[-+]?0\d")
 
-SEPARATORS_REASON = (
-    "it contains numbers with a decimal comma or thousands separators, such as {}. Add the"
-    " attribute by hand and declare its decimal sign"
-)
-POINTS_REASON = (
-    "it contains numbers whose point may be a decimal point or a thousands separator, such as {}."
-    " Add the attribute by hand and declare its decimal sign"
-)
-UNCLEAR_MISSING_REASON = (
-    "it contains texts that may mean a missing value, such as {}. Add the attribute by hand and"
-    " declare which texts mean missing, or replace these texts by empty fields"
-)
-
 
 def draft_of_public(data: Any) -> DraftSchema:
     """Return a schema draft from public records, such as a published sample.
@@ -452,12 +439,20 @@ class _Summary:
         if "date" in kinds and kinds <= {"date", "missing"}:
             return self._dates(name)
         if "grouped" in kinds and kinds <= {"number", "missing", "grouped"}:
-            raise SchemaError(SEPARATORS_REASON.format(self._quoted_examples("grouped")))
+            raise SchemaError(
+                "it contains numbers with a decimal comma or thousands separators, such as"
+                f" {self._quoted_examples('grouped')}. Add the attribute by hand and declare its"
+                " decimal sign"
+            )
         # The point in a text such as 1.234 may separate thousands.  It is a decimal point if the
         # column has a text such as 0.5, whose point cannot separate thousands.
         only_numbers_or_missing = kinds <= {"number", "missing"}
         if "points" in self.examples and not self.has_decimal_points and only_numbers_or_missing:
-            raise SchemaError(POINTS_REASON.format(self._quoted_examples("points")))
+            raise SchemaError(
+                "it contains numbers whose point may be a decimal point or a thousands separator,"
+                f" such as {self._quoted_examples('points')}. Add the attribute by hand and declare"
+                " its decimal sign"
+            )
         if (
             "number" in kinds
             and only_numbers_or_missing
@@ -466,15 +461,22 @@ class _Summary:
         ):
             return self._numeric(name)
         if "missing" in kinds and only_numbers_or_missing:
-            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
+            raise self._missing_error()
         return self._categorical(name, list(self.labels))
+
+    def _missing_error(self) -> SchemaError:
+        return SchemaError(
+            "it contains texts that may mean a missing value, such as"
+            f" {self._quoted_examples('missing')}. Add the attribute by hand and declare which texts"
+            " mean missing, or replace these texts by empty fields"
+        )
 
     def _dates(self, name: str) -> Attribute:
         """Return an attribute with one cell per day, month or year, depending on the dates."""
         if not self.only_iso_dates:
             raise SchemaError(DATES)
         if not self.only_usual_missing:
-            raise SchemaError(UNCLEAR_MISSING_REASON.format(self._quoted_examples("missing")))
+            raise self._missing_error()
         first, last = min(self.days), max(self.days)
         if first == last:
             raise SchemaError("it has only one date")
@@ -498,7 +500,7 @@ class _Summary:
                 " hand with bins"
             )
         if self.low == self.high:
-            raise SchemaError("it has only one number, written in several ways")
+            raise SchemaError("it has only one number, written in several ways such as 1 and 1.0")
         missing = tuple(sorted(self.missing))
         # one cell per integer if there are few integers and each one is always written in one way
         if (
@@ -527,8 +529,8 @@ class _Summary:
         if len(labels) > MAX_LABELS:
             noun = "codes with leading zeros" if self.has_leading_zeros else "texts"
             raise SchemaError(
-                f"it has more than {MAX_LABELS} {noun}. Add the attribute by hand and declare which"
-                " of them have a cell"
+                f"it has more than {MAX_LABELS} {noun}. Add the attribute by hand and list its"
+                " labels"
             )
         if any(text.isspace() for text in labels):
             raise SchemaError(

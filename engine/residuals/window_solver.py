@@ -84,8 +84,8 @@ class WindowGram:
     def __post_init__(self) -> None:
         if not 1 <= self.width < self.cells:
             raise ValueError(
-                f"Windows of {self.width} cells on {self.cells} cells have no residual space. Use a"
-                " width from 1 to the number of cells minus 1."
+                f"The windows have a width of {self.width} cells, but the attribute has"
+                f" {self.cells} cells. Use a width from 1 to the number of cells minus 1."
             )
 
     @property

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from engine._format import MAX_NAME, quote_public, shortest_text
+from engine._format import MAX_NAME, pluralize, quote_public, shortest_text
 from engine._validation import check_type
 from engine.errors import SchemaError
 from engine.workload.calendar import (
@@ -431,7 +431,7 @@ class Attribute:
             )
         if len(edges) < 2:
             raise SchemaError(
-                f"{subject} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins"
+                f"{subject} has {pluralize(len(edges), 'edge')}, which make no bin; give at least two"
             )
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
             raise SchemaError(f"{subject} has an edge that is not a finite number; replace it")
@@ -471,8 +471,8 @@ class Attribute:
             )
         if self.thousands not in (None, *THOUSANDS):
             raise SchemaError(
-                f"{subject} has the thousands separator {quote_public(self.thousands)}; give . , ' "
-                "or a blank"
+                f"{subject} has the thousands separator {quote_public(self.thousands)}; give"
+                " a point, a comma, an apostrophe or a blank"
             )
         if self.thousands == (self.decimal or "."):
             raise SchemaError(
@@ -506,9 +506,10 @@ class Attribute:
             )
         object.__setattr__(self, "start", cell_label(first, self.unit))
         object.__setattr__(self, "stop", cell_label(last, self.unit))
-        if self.size != last - first + 1 + (self.missing is not None):
+        cells = last - first + 1 + (self.missing is not None)
+        if self.size != cells:
             raise SchemaError(
-                f"{subject} has a size that differs from its number of dates; omit the size"
+                f"{subject} has the size {self.size:,}, but {cells:,} cells; omit the size"
             )
         if self.date_format is not None:
             check_text(self.date_format, f"date format of {subject}", MAX_LABEL)
@@ -562,7 +563,7 @@ class Attribute:
         subject = f"attribute {quote_public(self.name)}"
         if self.labels is None:
             raise SchemaError(
-                f"{subject} has no labels to compare with the codes of the list; make it"
+                f"{subject} has no labels, so it cannot take a code list; make the attribute"
                 " categorical"
             )
         listed = set(code_list.codes)
@@ -757,8 +758,8 @@ class Attribute:
             )
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(
-                f"attribute {quote_public(name)} has a size that differs from its"
-                f" {attribute.size:,} cells; omit the size"
+                f"attribute {quote_public(name)} has {attribute.size:,} cells, but another size;"
+                " omit the size"
             )
         if not hierarchies:
             return attribute

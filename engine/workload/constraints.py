@@ -253,8 +253,8 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     unknown = [n for n in names if n not in sizes]
     if unknown or len(set(names)) < len(names):
         raise SchemaError(
-            f"an invariant is on {set_name(map(str, names))}, which are not different attributes of"
-            " the schema; name attributes of the schema, each once. The schema has"
+            f"the invariant on {set_name(map(str, names))} has an unknown attribute or one attribute"
+            " twice; name attributes of the schema, each once. The schema has"
             f" {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} attributes'}"
         )
     shape = tuple(sizes[n] for n in names)

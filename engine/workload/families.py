@@ -1006,8 +1006,9 @@ def _checked_matrix(matrix: Any) -> Array:
         ) from None
     if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
         raise WorkloadError(
-            f"The custom matrix has shape {rows.shape}. It must have one row per query, one "
-            "column per cell and only finite numbers. Correct it."
+            f"The custom matrix of shape {rows.shape} is empty, has more than two axes, or has an"
+            " entry that is not finite. Give one row per query and one column per cell, with finite"
+            " numbers."
         )
     rows.flags.writeable = False
     return rows

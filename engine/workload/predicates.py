@@ -97,15 +97,18 @@ def compared_dates(
     return satisfied, cut
 
 
-def cut_text(attribute: Attribute, cell: int) -> str:
+def cut_text(attribute: Attribute, cell: int, *, clip: bool = False) -> str:
     """Return the end of the message for a comparison that is true for only some days of a cell.
 
-    The text names the cell and its days, and states how to correct the comparison.
+    The text names the cell and its days, and states how to correct the comparison. ``clip`` is
+    whether the first and last cell contain all earlier and later days.
     """
     first, last = attribute.days(cell)
+    is_first_or_last = cell in (0, attribute.date_cells - 1)
+    days_outside = " and the days outside" if clip and is_first_or_last else ""
     return (
-        f"the cell {attribute.label(cell)} of '{attribute.name}', which contains {first} to {last};"
-        " compare with the first or last day of a cell"
+        f"the cell {attribute.label(cell)} of '{attribute.name}', which contains {first} to"
+        f" {last}{days_outside}; compare with the first or last day of a cell"
     )
 
 

@@ -577,7 +577,7 @@ class Schema:
                     if not {"kind"} < document.keys() <= {"name", "kind", "size"}:
                         raise SchemaError(
                             f"a row of the kind {PERSON_KIND!r} has neither a name nor a size, or"
-                            " has another value; give a name, a size, or both"
+                            " has a further field; give only a name, a size, or both"
                         )
                     person_fields = {
                         "person": document.get("name"),

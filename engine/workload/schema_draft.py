@@ -177,9 +177,9 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     positions = _header_positions(reader.header)
     if positions is None:
         raise SchemaError(
-            "The file is not a data dictionary, which has a column"
-            f" {' or '.join(_NAME_HEADERS[:3])} and a column {' or '.join(_VALUE_HEADERS[:3])}."
-            " Rename the columns of the file."
+            f"A data dictionary has a column {' or '.join(_NAME_HEADERS[:3])} and a column"
+            f" {' or '.join(_VALUE_HEADERS[:3])}, but the file lacks one of them. Rename the columns"
+            " of the file."
         )
     columns: dict[str, _Column] = {}
     notes: list[str] = []

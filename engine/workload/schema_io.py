@@ -205,8 +205,8 @@ def decoded_text(text: str | bytes, *, limit: int = MAX_FILE) -> str:
         return text.decode("utf-16" if is_utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise SchemaError(
-            f"byte {error.start:,} of the file is not {'UTF-16' if is_utf16 else 'UTF-8'}; save it"
-            " as UTF-8 (spreadsheets offer 'CSV UTF-8')"
+            f"byte {error.start:,} of the file is not {'UTF-16' if is_utf16 else 'UTF-8'}; save"
+            " the file as UTF-8 (spreadsheets offer 'CSV UTF-8')"
         ) from None
 
 

@@ -610,7 +610,7 @@ class Workload(FrozenValue):
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(
-                f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. "
+                f"The workload has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. "
                 "Leave some groups out."
             )
         return cls(
@@ -626,8 +626,8 @@ class Workload(FrozenValue):
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise WorkloadError(
-                "The text is not valid JSON. Give the text that to_json returned, not the name of a"
-                " file."
+                "The text is not JSON of a workload. Give the text that to_json returned, not the"
+                " name of a file."
             ) from None
 
     def __eq__(self, other: object) -> bool:

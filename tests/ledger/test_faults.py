@@ -89,7 +89,7 @@ def test_create_over_existing_ledger_is_refused(ledger, tmp_path):
         Ledger.create(tmp_path / "no" / "folder")
     ledger.save_result(receipt=spend(ledger), content=b"noisy")
     ledger.path.unlink()
-    with pytest.raises(LedgerError, match="belongs to a ledger"):
+    with pytest.raises(LedgerError, match="belongs to the ledger"):
         Ledger.create(ledger.path)
 
 

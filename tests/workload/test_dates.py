@@ -78,7 +78,7 @@ def test_dates_sql_where_selects_cells() -> None:
         sql_cells("day > DATE '2024-01-01'")
     clipped = Attribute.dates("day", "2024-01", "2024-03", clip=True)
     assert sql_cells("day >= DATE '2024-02-01'", clipped) == [1, 2]
-    with pytest.raises(WorkloadError, match="outside"):
+    with pytest.raises(WorkloadError, match="2024-01-31 and the days outside; compare"):
         sql_cells("day >= DATE '2024-01-01'", clipped)
 
 

@@ -175,8 +175,8 @@ def start_token() -> str:
     token = os.environ.get(VARIABLE, "")
     if token and not (len(token) >= MIN_TOKEN_LENGTH and re.fullmatch(r"[A-Za-z0-9_-]+", token)):
         raise SystemExit(
-            f"{VARIABLE} is too short or has other characters. Use at least {MIN_TOKEN_LENGTH}"
-            " letters, digits, '-' or '_'."
+            f"{VARIABLE} is too short or has a character that is not allowed. Use at least"
+            f" {MIN_TOKEN_LENGTH} letters, digits, '-' or '_'."
         )
     return token or secrets.token_urlsafe(32)
 
