@@ -73,11 +73,18 @@ def rehearse(plan: Plan) -> str:
     weights_form = ("Weights for published tables", publication_weights_form.draw)
     figure_view.folds({"published": weights_form}, arguments=(plan,))
     script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
+    if job_queue.find(key) is None:
+        former = rehearsal_size.finished(plan)
+        if former is None:
+            st.info("No rehearsal of this plan yet. A rehearsal costs nothing.", icon="🎭")
+            return script
+        rehearsal_size.draw_former(former, (rows, seed))
+        rows, seed = former
+        key = rehearsal_size.job_key(plan, rows, seed)
     finished_job = job_widget.job(key, label="Rehearsal")
     if finished_job is None:
-        if job_queue.find(key) is None:
-            st.info("No rehearsal of this plan yet. A rehearsal costs nothing.", icon="🎭")
         return script
+    rehearsal_size.remember_finished(plan, rows, seed)
     measurement = load_rehearsal(plan, finished_job.result)
     rehearsal_size.draw_warning("rows", plan.schema)
     rehearsal_size.what_determines(plan.to_json(), rows, seed)

@@ -242,15 +242,15 @@ def budget_for_quality(
 
 
 def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:
-    """Return a table of answers with two more columns: relative error and quality (its class).
+    """Return a table of answers with two more columns: CV and quality (its class).
 
-    The relative error is the coefficient of variation.  It is 0 if the standard error is 0;
-    otherwise answers of 0 or below have the relative error NaN and the class noise.
+    The CV (coefficient of variation) is the standard error divided by the answer.  It is 0 if the
+    standard error is 0; otherwise answers of 0 or below have the CV NaN and the class noise.
 
     Parameters
     ----------
     answers : table with the columns answer and std (standard error), in counts.
-    hide : whether answer, interval and relative error are replaced by NaN in the class noise.
+    hide : whether answer, interval and CV are replaced by NaN in the class noise.
     """
     # Answers of 0 or below get an infinite coefficient of variation, so their class is noise.
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
@@ -258,10 +258,10 @@ def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False
         variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)
     qualities = [scale.quality(float(value)) for value in variation]
     table, position = answers.copy(), list(answers).index("std") + 1
-    table.insert(position, "relative error", np.where(np.isfinite(variation), variation, np.nan))
+    table.insert(position, "CV", np.where(np.isfinite(variation), variation, np.nan))
     table.insert(position + 1, "quality", qualities)
     if hide:
-        hidden = [name for name in ("answer", "low", "high", "relative error") if name in table]
+        hidden = [name for name in ("answer", "low", "high", "CV") if name in table]
         table.loc[table["quality"] == QUALITIES[2], hidden] = math.nan
     return table
 

@@ -39,7 +39,7 @@ SHARE_COLUMNS = (
     "publishable",
     "doubtful",
     "noise",
-    "relative error",
+    "CV",
     "promised",
     "found",
     "by chance",

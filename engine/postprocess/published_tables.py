@@ -608,13 +608,13 @@ class PublishForecast:
         """One-line summary.
 
         >>> PublishForecast(cells=187, bytes_needed=1_496, file_seconds=0.8).text
-        '187 cells in all tables: about 0.8 s and under 1 MB of memory.'
+        '187 cells to fit, with subtotals and the total: about 0.8 s and under 1 MB of memory.'
         """
         megabytes = self.bytes_needed / 1e6
         memory = f"{megabytes:,.0f} MB" if megabytes >= 1.0 else "under 1 MB"
         return (
-            f"{self.cells:,} cells in all tables: about {duration_text(self.seconds)} and {memory} "
-            "of memory."
+            f"{self.cells:,} cells to fit, with subtotals and the total: about"
+            f" {duration_text(self.seconds)} and {memory} of memory."
         )
 
 

@@ -423,7 +423,7 @@ class Uncertainty:
         There is one row per range of true counts in `COUNT_RANGES`.  Columns: true (the range),
         cells (mean number of such cells per draw), bias (mean error of these cells in counts) and
         error (mean absolute error in counts), all over the draws of the bootstrap.  Bias and error
-        are 0 for a range without cells.
+        are NaN for a range without cells.
         """
         import pandas as pd
 
@@ -437,8 +437,8 @@ class Uncertainty:
             row = {
                 "true": f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}",
                 "cells": inside.sum() / len(truth),
-                "bias": 0.0,
-                "error": 0.0,
+                "bias": np.nan,
+                "error": np.nan,
             }
             if cell_errors.size:
                 row["bias"] = float(cell_errors.mean())

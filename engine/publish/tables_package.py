@@ -70,6 +70,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from engine._arrays import Array, Index
@@ -831,6 +832,34 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
     if "status" in frame:
         rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
     return rows
+
+
+def long_crosstab(
+    schema: Schema, group: Group, numbers: npt.ArrayLike, *, between: str = IN_FILES
+) -> pd.DataFrame:
+    """Return the numbers of all cells of two attributes as a cross table.
+
+    The attribute with more cells is in the rows. The first column has the labels of the rows; its
+    name has the names of both attributes, separated by a backslash.
+
+    Parameters
+    ----------
+    numbers : one number per cell; the last attribute of the group changes fastest.
+    between : text between the first and the last integer of a bin.
+    """
+    import pandas as pd
+
+    attributes = [schema[name] for name in group.attributes]
+    table = np.asarray(numbers).reshape([attribute.size for attribute in attributes])
+    if attributes[0].size < attributes[1].size:
+        attributes, table = attributes[::-1], table.T
+    row_labels, column_labels = (
+        [cell_text(attribute, cell, between) for cell in range(attribute.size)]
+        for attribute in attributes
+    )
+    frame = pd.DataFrame(table, columns=column_labels)
+    frame.insert(0, f"{attributes[0].name} \\ {attributes[1].name}", row_labels)
+    return frame
 
 
 def _column(values: pd.Series) -> pa.Array:

@@ -17,6 +17,7 @@ TERMS = {
     "Differential privacy": "A release is almost as likely with any one person's data as without.",
     "Epsilon, delta": UNITS[APPROX],
     "Gap": "How much an error exceeds the bound, in percent: the most that could still be improved.",
+    "CV": "Coefficient of variation: standard error of a number divided by the number.",
     "Dataset": "A name in the ledger for one set of confidential records, which has a total budget.",
     "Fourier": "A strategy of waves: weighted sums of all cells that rise and fall periodically.",
     "Identity": "The strategy that measures every cell once.",

@@ -113,8 +113,8 @@ def test_with_quality_classifies_and_hides_answers() -> None:
     answers = answers.assign(low=answers["answer"] - 1, high=answers["answer"] + 1)
     rated = with_quality(answers, SCALE)
     assert rated["quality"].tolist() == ["publishable", "doubtful", "noise", "noise", "publishable"]
-    # a negative answer has no relative error
-    assert rated["relative error"].isna().tolist() == [False, False, False, True, False]
+    # a negative answer has no CV
+    assert rated["CV"].isna().tolist() == [False, False, False, True, False]
     hidden = with_quality(answers, SCALE, hide=True)
     assert hidden["answer"].isna().tolist() == [False, False, True, True, False]
     assert hidden[["low", "high"]].isna().all(axis=1).tolist() == [False, False, True, True, False]

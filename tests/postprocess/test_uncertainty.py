@@ -175,6 +175,7 @@ def test_bias_by_cell_size_sums_to_total():
     assert bias["cells"].sum() == pytest.approx(63)
     # the errors of all cells sum to the error of the total
     total_error = np.mean([float(e[()]) for e in uncertainty.errors])
+    assert bias["bias"].isna().tolist() == (bias["cells"] == 0).tolist()
     assert (bias["cells"] * bias["bias"]).sum() == pytest.approx(total_error, abs=1e-6)
     exact = table(["a", "b"])
     errors = published.table(["a", "b"]) - exact

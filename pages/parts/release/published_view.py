@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import figures
-from engine._format import pluralize
+from engine._format import format_number, pluralize
 from engine.errors import EngineError
 from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
@@ -18,7 +18,7 @@ from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
 from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_queue, job_widget, private_tempdir, publishing
-from pages.parts.release import download_view
+from pages.parts.release import crosstab_view, download_view
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import (
     deferred_errors,
@@ -250,10 +250,10 @@ def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, s
 
 def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Draw unbiased and published answers of one table, and the bias of published small cells."""
-    total = result["total"]
-    total_text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
     st.caption(
-        escape_markdown(f"All tables sum to {total_text} records. {result['determined']}".rstrip())
+        escape_markdown(
+            f"{_total_text(measurement, result['total'])} {result['determined']}"
+        ).rstrip()
     )
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     if text := result["sums"][number]:
@@ -300,10 +300,22 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
             (full_table or (lambda: answers.drop(columns=left_out)))(), IN_FILES
         ),
     )
+    group = plan.workload.groups[number]
+    crosstab_view.draw(
+        plan.schema,
+        group,
+        lambda: read_published(plan, files["parquet"], number)["published"],
+        name=f"{mark}{key}_published",
+        key=f"{key}_published",
+        meaning="published counts; – is a suppressed count",
+    )
     with st.expander("Bias of small cells"):
-        st.caption("Expected bias and error by cell size, in counts, from simulations.")
+        bias = result["bias"][number]
+        empty = bias["true"][bias["bias"].isna()].tolist()
+        note = f" No cells of {', '.join(empty)} counts." if empty else ""
+        st.caption(f"Expected bias and error by cell size, in counts, from simulations.{note}")
         figure_view.table(
-            result["bias"][number],
+            bias,
             name=f"{mark}{key}_bias",
             alt="Bias and error by size of the cells",
         )
@@ -318,6 +330,20 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
             alt="Effect of publishing by table",
             shares=SHARES,
         )
+
+
+def _total_text(measurement: Measurement, total: float) -> str:
+    """Return the total of the published tables, and why it differs from other totals."""
+    text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
+    unbiased = measurement.combination([((), 1.0)], [1.0])
+    if not unbiased.std:
+        return f"All tables sum to {text} records, the public number of records."
+    return (
+        f"All tables sum to {text} records, the unbiased answers of a table to"
+        f" {unbiased.answer:,.1f} (standard error {format_number(unbiased.std)}): removing negative"
+        " counts and rounding change a sum slightly. Both differ by noise from the number of rows"
+        " counted, which is private."
+    )
 
 
 def _records(result: Mapping[str, Any], *, key: str) -> None:

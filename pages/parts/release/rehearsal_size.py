@@ -16,6 +16,8 @@ from pages.parts.shell.error_text import deferred_errors
 from pages.parts.workload import record_count_form
 
 DEFAULT_RECORDS = 10_000
+# Session key of the plan hash, the number of records and the seed of the rehearsal shown last.
+FINISHED = "rehearsal_finished"
 MAX_RECORDS = 2_000_000  # simulated records that fit in memory
 MAX_SEED, DEFAULT_SEED = 2**31 - 1, 1
 # Rehearsals of at most this size start without a further click.
@@ -95,6 +97,31 @@ def is_quick(plan: Plan, rows: int) -> bool:
 def job_key(plan: Plan, rows: int, seed: int) -> str:
     """Return the key of the job of a rehearsal, which is the same in every session."""
     return f"rehearsal|{plan.hash}|{rows}|{seed}"
+
+
+def remember_finished(plan: Plan, rows: int, seed: int) -> None:
+    """Store that the page shows the rehearsal with this number of records and seed."""
+    st.session_state[FINISHED] = (plan.hash, rows, seed)
+
+
+def finished(plan: Plan) -> tuple[int, int] | None:
+    """Return number of records and seed of the last finished rehearsal of this plan, if any."""
+    plan_hash, rows, seed = st.session_state.get(FINISHED, ("", 0, 0))
+    job = job_queue.find(job_key(plan, rows, seed)) if plan_hash == plan.hash else None
+    return (rows, seed) if job is not None and job.done else None
+
+
+def draw_former(former: tuple[int, int], chosen: tuple[int, int]) -> None:
+    """Draw that the page still shows the former rehearsal, not yet one with the chosen values.
+
+    Both arguments are pairs of a number of records and a seed.
+    """
+    texts = [f"{pluralize(rows, 'record')} and seed {seed}" for rows, seed in (former, chosen)]
+    st.info(
+        f"These are the numbers of the former rehearsal, with {texts[0]}. Press “Rehearse” for"
+        f" {texts[1]}.",
+        icon="🎭",
+    )
 
 
 def start(plan: Plan, rows: int, seed: int) -> None:

@@ -16,8 +16,8 @@ from engine.plans import Plan
 from engine.release import Measurement
 from engine.workload import Schema
 from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
-from pages.parts.jobs import job_widget, tasks
-from pages.parts.release import download_view, published_view
+from pages.parts.jobs import job_queue, job_widget, tasks
+from pages.parts.release import crosstab_view, download_view, published_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
@@ -31,6 +31,8 @@ from pages.parts.workload import (
 PAGE = 100  # answers per page
 SETTINGS = "Confidence and limits"  # label of the popover with the settings of the answers
 CORRELATED = "These answers can share noise, so the share on one page can differ from {:g}%."
+# Session key of the hash of the plan and the key of the job of the coverage check shown last.
+COVERAGE_CHECK = "rehearsal_coverage"
 SIGNS = {"minus": -1.0, "plus": 1.0}  # factor of the second query in a sum or difference
 
 
@@ -139,9 +141,9 @@ def browse(
         hide = st.checkbox("Hide unreliable answers", key=f"{key}_hide", persist_state="session")
         answers = with_quality(answers, scale, hide=hide)
         st.caption(
-            f"{quality_counts_text(answers)} Publishable: standard error at most"
-            f" {scale.publishable:.0%} of the answer; doubtful: at most {scale.doubtful:.0%}."
-            f" Change these limits in {SETTINGS}."
+            f"{quality_counts_text(answers)} Publishable: CV at most {scale.publishable:.0%};"
+            f" doubtful: CV at most {scale.doubtful:.0%}. CV: standard error / answer. Change these"
+            f" limits in {SETTINGS}."
         )
     full_table = queries.full_table(read)
     figure_view.table(
@@ -149,6 +151,15 @@ def browse(
         name=f"{mark(measurement)}{name}",
         alt="Answers with standard errors, intervals and their quality",
         full_table=lambda: with_integers((full_table or (lambda: answers))(), IN_FILES),
+    )
+    group = plan.workload.groups[number]
+    crosstab_view.draw(
+        plan.schema,
+        group,
+        lambda: measurement.answers(number, 0, group.count)["answer"],
+        name=f"{mark(measurement)}{name}",
+        key=key,
+        meaning="unbiased answers, in counts",
     )
 
 
@@ -214,7 +225,11 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
         key="coverage_start",
         place=right,
     )
+    former = st.session_state.get(COVERAGE_CHECK, ("", ""))
+    if job_queue.find(job) is None and former[0] == plan.hash:
+        job = former[1]  # the result of the former check, which states its number of rehearsals
     finished_job = job_widget.job(job, label="Coverage check")
     if finished_job is not None:
+        st.session_state[COVERAGE_CHECK] = plan.hash, job
         st.markdown(f"**{escape_markdown(finished_job.result.sentence)}**")
         figure_view.picture(figures.coverage_picture(finished_job.result), key="coverage")

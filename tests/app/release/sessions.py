@@ -47,7 +47,7 @@ def answers_on_page(session: Session, index: int = 0) -> pd.DataFrame:
     """Return the answers in table ``index`` of the page, without the columns of their quality."""
     table = session.app.dataframe[index].value
     assert set(table["quality"]) <= {"publishable", "doubtful", "noise"}
-    return table.drop(columns=["relative error", "quality"])
+    return table.drop(columns=["CV", "quality"])
 
 
 def answers_of_first_group(measurement: Measurement) -> pd.DataFrame:

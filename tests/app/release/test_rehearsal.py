@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from engine.postprocess.uncertainty import REASONS
@@ -138,9 +139,10 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     )
     wait(session)
     assert "In 20 rehearsals" in session.text()
+    assert "In 20 rehearsals" in session.set(coverage_rehearsals=30).text()
     session.set(rehearsal_view="Published tables", rehearsal_simulate=True)
     assert not session.app.get("download_button")
-    assert "cells in all tables: about" in session.text()
+    assert "cells to fit, with subtotals and the total: about" in session.text()
     assert "Suppressed: counts with a CV above 30%" in session.text()
     wait(session.press("rehearsal_publish"))
     suppressed = int((session.app.dataframe[0].value["flag"] == "suppressed").sum())
@@ -194,7 +196,48 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert "More than 1 answers" in session.text()
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
-    assert "No rehearsal" in session.text()
+    assert "No rehearsal" not in session.text()
+    assert "former rehearsal, with 500 records and seed 1" in session.text()
+    session.set(rehearsal_view="Answers")
+    pd.testing.assert_frame_equal(answers_on_page(session), table)
+    wait(session.press("rehearse"))
+    assert "former rehearsal" not in session.text()
+    assert "501 records, seed 1" in session.text()
+
+
+def test_two_attributes_are_shown_as_cross_table(
+    downloads: dict[str, Callable[[], bytes]],
+) -> None:
+    schema = Schema(
+        [
+            Attribute.categorical("sex", ["F", "M"]),
+            Attribute.numeric("age", [0, 10, 20, 120], integer=True),
+        ]
+    )
+    workload = Workload(schema).add("sex", "marginal").add(("sex", "age"), "marginal")
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("release")
+    wait(session.set(rows=500).press("rehearse"))
+    assert "Cross table" not in str(session.app.expander)
+    session.set(rehearsal_group=1)
+    cells = answers_on_page(session)["answer"].to_numpy().reshape(2, 3)
+    crossed = session.app.dataframe[1].value
+    assert list(crossed) == ["age \\ sex", "F", "M"]
+    assert crossed["age \\ sex"].tolist() == ["0–9", "10–19", "20–120"]
+    np.testing.assert_array_equal(crossed[["F", "M"]].to_numpy(), cells.T)
+    (name,) = (name for name in downloads if name.endswith("answers_page_crosstab.csv"))
+    assert downloads[name]().decode().startswith("age \\ sex,F,M\n0 to 9,")
+    session.set(rehearsal_view="Published tables", rehearsal_whole=True)
+    wait(session.press("rehearsal_publish")).set(rehearsal_published_group=1)
+    published = session.app.dataframe[0].value["published"].to_numpy().reshape(2, 3)
+    crossed = session.app.dataframe[1].value
+    np.testing.assert_array_equal(crossed[["F", "M"]].to_numpy(), published.T)
+    total = re.search(r"All tables sum to (\d+) records, the unbiased answers", session.text())
+    assert total is not None
+    assert int(total[1]) >= np.nansum(published)
+    bias = session.set(rehearsal_published_group=0).app.dataframe[1].value
+    empty = bias.loc[bias["cells"] == 0, "true"].tolist()
+    assert f"No cells of {', '.join(empty)} counts." in session.text()
+    assert bias.loc[bias["cells"] == 0, ["bias", "error"]].isna().all(axis=None)
 
 
 def test_bins_of_integers_are_integers_on_screen_and_in_files(
@@ -243,9 +286,9 @@ def test_rehearsal_has_records_of_demo_or_expected_records() -> None:
 def test_limits_of_answers_are_changed_beside_answers() -> None:
     session = open_demo("survey", (1,), page="release")
     wait(session.press("rehearse"))
-    assert "at most 15% of the answer" in session.text()
+    assert "CV at most 15%" in session.text()
     assert "Change these limits in Confidence and limits." in session.text()
     session.set(rehearsal_limits_scale_publishable=20.0)
-    assert "at most 20% of the answer" in session.text()
+    assert "CV at most 20%" in session.text()
     session.set(rehearsal_view="Published tables")
     assert session.app.number_input(key="scale_publishable").value == 20.0
