@@ -564,8 +564,8 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         estimate = forecast(workload, request.mechanism, **options)
         return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # Bisection needs forecasts that increase with every group, and forecasts with tuned centers may
-    # decrease.  So ``options`` has no tuning, unless all groups fit without tuning.
+    # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers may
+    # decrease, so ``options`` omits tuning unless all groups fit without tuning.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):

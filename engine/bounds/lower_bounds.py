@@ -462,8 +462,8 @@ FIRST_STAGE_SHARE = 0.4
 COMPOSITION_SHARE = 0.1
 # largest number of search steps in each stage after the first
 LATER_STAGE_STEPS = 20
-# The Gram times the constant function has a component orthogonal to the constant.  It counts as 0
-# if its norm is below this share of the trace of the Gram.
+# The product of the Gram and the constant function has a component orthogonal to the constant.  This
+# component counts as 0 if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
 # Starting weights are computed without matrices for attributes with at least this number of cells and
 # only marginals, prefixes, suffixes and ranges.  This takes a hundredth of the time.
@@ -580,7 +580,7 @@ class FunctionCounts:
             symmetric_terms(reduced_workload, subproblem)
             for subproblem in reduced_workload.subproblems
         ]
-        # Numbers of attribute sets in products, for the order of the matrix (`_order`).
+        # numbers of attribute sets, from which `_order` computes the order of the matrix
         self.subset_counts = [
             (
                 subproblem.count_subsets(

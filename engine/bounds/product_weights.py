@@ -435,8 +435,8 @@ class _UniformFactors:
             circulant = np.allclose(
                 gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
             )
-            # Shifting the first row cyclically makes all rows equal up to order, so the constant
-            # vector is an eigenvector without rounding errors.
+            # Every row of a circulant matrix has the same entries in another order.  So all rows have
+            # the same sum, and the constant vector is an eigenvector without rounding errors.
             scaled_gram = scipy.linalg.circulant(gram[0]) / n
             mean = float(scaled_gram[0].sum())
             deviation = root_trace(scaled_gram - mean / n)[0]

@@ -777,7 +777,7 @@ class SymmetricProducts:
                 if key in families:
                     a, b, c = (times * weight * float(np.sum(by_M * s)) for s in slope)
                     by_grams.setdefault(key, np.zeros((2, 2)))
-                    # b is two entries of C, each of which gets half of its derivative
+                    # b is in two entries of C, so each of them gets half of the derivative by b
                     by_grams[key] += [[a, b / 2.0], [b / 2.0, c]]
         return value, by_grams
 

@@ -671,7 +671,7 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
         stretch *= math.sqrt(relative_cost) * (1.0 + 2.0**-GRID_BITS)
     raise PlanError(
         f"All stages that lead to one option would cost {relative_cost} times as much as its plan,"
-        " because every stage rounds its answers. Lower max_records, or use coarse_or_fine()."
+        " because every stage rounds its answers. Lower max_records, or choose between all options at once."
     )
 
 
@@ -686,7 +686,7 @@ def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) 
             raise PlanError(
                 f"After the choice about '{name}', the next stage has nothing to measure, because"
                 f" an earlier stage measured the same already. Leave '{name}' out, or choose between"
-                " all options at once with coarse_or_fine()."
+                " all options at once."
             )
         chain = replace(previous, following=chain)
     return chain

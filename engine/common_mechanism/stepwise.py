@@ -216,8 +216,8 @@ def decide(
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
             f"The option '{steps.choice.option}' was chosen after this look, in row"
-            f" {steps.choice.seq} of the ledger, and a choice is final. Call finish() for this"
-            " option, or start a new look, which spends again."
+            f" {steps.choice.seq} of the ledger, and a choice is final. Finish this option, or"
+            " start a new look, which spends again."
         )
     rule_option = None
     if verdict is not None:
@@ -320,8 +320,8 @@ def finish(
     if choice is None or choice.option == STOP:
         state = "No decision" if choice is None else "The decision to stop"
         raise LedgerError(
-            f"{state} is on the ledger for this look. Call decide() with one of the options"
-            f" {', '.join(steps.common.names)} first."
+            f"{state} is on the ledger for this look. First decide for one of the options"
+            f" {', '.join(steps.common.names)}."
         )
     stage = _SecondStage(
         book=book,
@@ -540,8 +540,8 @@ def rehearse_finish(
     """
     if not look_result.rehearsal:
         raise PlanError(
-            "This look was a release, so its second stage cannot be a rehearsal. Use decide() and"
-            " finish(), or rehearse the look as well."
+            "This look was a release, so its second stage cannot be a rehearsal. Finish it as a"
+            " release, or rehearse the look as well."
         )
     position = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(position))
@@ -735,8 +735,8 @@ def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
             fields = {name: data[name] for name in ("option", "verdict", "rule", "by", "reason")}
         except (ValueError, KeyError, TypeError):
             raise LedgerError(
-                f"The decision in row {row.seq} of the ledger cannot be read, because it was not"
-                " written by decide(). Start a new look, which spends again."
+                f"Row {row.seq} of the ledger does not have the fields of a decision."
+                " Start a new look, which spends again."
             ) from None
         choices.append(Choice(**fields, seq=row.seq, utc=row.utc))
     return tuple(choices)

@@ -245,8 +245,9 @@ def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
     smallest = min(errors.values(), default=1.0)
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
-    # At least one mechanism is compared with the bound or, without a bound, at least one less
-    # accurate mechanism with the best.  If the limit excludes all of them, it is raised.
+    # With a bound, at least one mechanism is drawn.  Without a bound, at least one mechanism is
+    # drawn that is less accurate than the best.  If no such mechanism is within the limit, the limit
+    # is raised.
     limit = MAX_DRAWN_RATIO - 1.0
     least_gap = -math.inf if has_bound else EQUAL_ERROR_TOLERANCE
     if not any(least_gap < gap <= limit for gap in gaps.values()):

@@ -109,7 +109,7 @@ def spending_picture(
         ]
         unit_text = ""
         alt = f"{'; '.join(texts)}."
-        # No budget is spent after this release, so the row of the remaining budget is empty.
+        # The last row is the budget that remains after the release, so it has no cumulated spend.
         table["spent in total after it"] = [
             format_amount(spent),
             format_amount(spent + requested),

@@ -889,7 +889,7 @@ class Ledger:
         if not receipt.fresh:
             raise LedgerError(
                 f"The receipt of key {key!r} is from a repeated call: only the call that spent the"
-                " budget may save the result. Read the result with load_result."
+                " budget may save the result. Read the saved result."
             )
         with ExitStack() as stack:
             result = draft or stack.enter_context(reserve_file(self.path, 0))

@@ -540,7 +540,7 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
 # most this multiple of the time with uniform centers.
 TUNING_TIME_LIMIT_S = 1.0
 TUNING_TIME_RATIO = 3.0
-# The default of this option depends on the workload in the app and on the command line.
+# In the app and on the command line, the default of this option depends on the workload.
 CENTERS_OPTION = "centers"
 UNIFORM_REASON = "uniform centers, as in the paper"
 

@@ -613,16 +613,16 @@ def check_size(workload: Workload, *, other_files: int = 0) -> None:
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
             f"The package would have {workload.queries:,} rows, but at most {MAX_TABLE_ROWS:,} are"
-            " allowed. Plan fewer queries, or use write_published, which writes any number of"
-            " queries to one file."
+            " allowed. Plan fewer queries, or write the tables as Parquet, which has no such"
+            " limit."
         )
     n_tables = sum(1 + _has_crosstab(group) for group in workload.groups)
     n_files = OTHER_FILES + other_files + n_tables
     if n_files > MAX_MEMBERS:
         raise LimitExceeded(
             f"The package would have {n_files:,} files, one or two per group, but at most"
-            f" {MAX_MEMBERS:,} can be verified. Plan fewer groups, or use write_published, which"
-            " writes any number of groups to one file."
+            f" {MAX_MEMBERS:,} can be verified. Plan fewer groups, or write the tables as Parquet,"
+            " which is one file for all groups."
         )
 
 
@@ -1133,8 +1133,7 @@ def write_workbook(
     if workload.queries > MAX_WORKBOOK_ROWS:
         raise LimitExceeded(
             f"The workbook would have {workload.queries:,} rows, but at most {MAX_WORKBOOK_ROWS:,}"
-            " are allowed. Plan fewer queries, or write the tables as zip (write_tables) or Parquet"
-            " (write_published)."
+            " are allowed. Plan fewer queries, or write the tables as zip or Parquet."
         )
     report_progress = progress_reporter(
         progress, "Writing the workbook was cancelled; no file was left behind."

@@ -393,7 +393,7 @@ class SubworkloadSolver:
             if status.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
             # No prefix means a dense search, or an alternating search that was used because a dense
-            # search needed too much memory.  ``needed`` tells which.
+            # search needed too much memory.  The memory ``needed`` distinguishes the two.
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint_factors = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # An alternating search over single axes needs the rows of factors on several axes.  Rows

@@ -363,7 +363,7 @@ class WindowStrategy(DeferredStrategy):
 
     @property
     def is_finite(self) -> bool:
-        # the reconstruction is finite if its factor L is, and L^-1 is in the rows
+        # The reconstruction is finite if its factor L is finite.  The rows contain L^-1.
         return bool(np.isfinite(self.rows).all())
 
     @cached_property

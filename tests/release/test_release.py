@@ -196,7 +196,7 @@ def test_refused_or_cancelled_release_spends_nothing(
     bad.loc[3, "age"] = 99
     with pytest.raises(DataError, match="age"):
         measure(small_plan, bad.drop(columns="age"), dataset="survey", ledger=ledger)
-    with pytest.raises(PlanError, match="check_records"):
+    with pytest.raises(PlanError, match="Check the records first"):
         measure(small_plan, bad, dataset="survey", ledger=ledger, on_refused="error")
     with pytest.raises(DataError, match="age"):
         measure(small_plan, bad, rehearsal=True)

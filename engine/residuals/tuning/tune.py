@@ -427,9 +427,10 @@ JOINT_ROWS_SECONDS = 0.4
 UNTUNED_PAIR_STEPS = 2_500
 # expected number of steps for the center of an attribute of a separable workload
 SEPARABLE_STEPS = 40
-# the same for interval queries on a wide attribute, whose searches start from the last weights
+# expected number of steps for the center of a wide attribute with interval queries, whose searches
+# start from the last weights
 INTERVAL_STEPS = 3
-# the same for windows of one width on a wide attribute
+# expected number of steps for the center of a wide attribute with windows of one width
 WINDOW_STEPS = 2
 
 
