@@ -82,7 +82,7 @@ def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     exact_cost = step_files.option_cost
     monkeypatch.setattr(step_files, "option_cost", lambda option: exact_cost(option) * (1.0 - 1e-9))
-    with pytest.raises(LedgerError, match="fields of a decision"):
+    with pytest.raises(LedgerError, match="cannot be read"):
         resume(ledger, look_result.key)
 
 
