@@ -79,6 +79,7 @@ def test_plan_delta_keeps_hash_and_noise() -> None:
     assert requested.rmse == default.rmse
     assert STATEMENT in requested.meaning
     assert requested != default
+    # only the plan of the request states the delta
     assert "1e-09" not in default.to_json()
 
 
@@ -133,7 +134,7 @@ def test_release_states_requested_delta(ledger: Ledger, tmp_path: Path) -> None:
     assert verify_package(package) == ()
 
 
-def test_release_other_delta_spends_once(ledger: Ledger) -> None:
+def test_release_with_other_delta_spends_once(ledger: Ledger) -> None:
     first = measure(plan(WORKLOAD, DEFAULT), RECORDS, dataset="people", ledger=ledger)
     spent = ledger.status("people").spent
     second = measure(plan(WORKLOAD, REQUESTED), RECORDS, dataset="people", ledger=ledger)

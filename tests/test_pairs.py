@@ -50,6 +50,6 @@ def test_unmet_reports_missing_pair():
         assert unmet(rows[:removed] + rows[removed + 1 :], factors)
 
 
-def test_pairwise_with_new_value_adds_it():
+def test_pairwise_new_value_only_adds_its_rows():
     before, after = pairwise("ab", "xyz", "12"), pairwise("abc", "xyz", "12")
     assert {row[0] for row in after} - {row[0] for row in before} == {"c"}

@@ -127,7 +127,7 @@ def test_coarser_with_unmergeable_cells_is_refused(
     ("unit", "word"),
     [("day", "month"), ("month", "quarter"), ("quarter", "year"), ("year", "longest")],
 )
-def test_merged_dates_are_refused_with_longer_unit(unit: str, word: str) -> None:
+def test_merging_dates_is_refused_and_names_longer_unit(unit: str, word: str) -> None:
     attribute = Attribute.dates("born", "1990-01-01", "2019-12-31", unit)
     assert word in what_if.merge_obstacle(attribute)
     with pytest.raises(NotApplicable, match=word):

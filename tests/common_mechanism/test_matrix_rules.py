@@ -165,10 +165,15 @@ def test_general_rule_variance_is_over_extreme_tables():
     assert 6 * decision.shares["analysis 2"] > 2 * 40**2
 
 
-def test_general_rule_without_a_feasible_table_raises():
+def test_general_rule_radius_reaches_nearest_nonnegative_table():
+    # the nearest table has 0 in place of -30, and the noise of a count has variance 2
     assert spread([-30.0, 20.0, 10.0]).shares["radius"] == pytest.approx(
         30 / math.sqrt(2), rel=1e-6
     )
+
+
+def test_general_rule_with_unbounded_tables_is_refused():
+    # one answer leaves the other cells unbounded, unless the number of records is limited
     one_row = mechanism([[1, 1, 0, 0, 0, 0]])
     assert spread([5.0], look=one_row, max_records=1000).choice is not None
     for answers, options, words in (

@@ -51,8 +51,10 @@ def test_left_behind_reports_files_with_private_values(tmp_path: Path) -> None:
     private = tmp_path / "dp-workbench-x"
     private.mkdir(mode=0o700)
     (private / "records_1").write_text("canarybq7")
+    # while the server runs, a private working copy may have values of records
     assert list(left_behind(tmp_path, at_end=False)) == []
     assert list(left_behind(tmp_path, at_end=True)) == ["records_1 holds values of records"]
+    # three faults: a readable working copy, a private file name and readable settings
     private.chmod(0o755)
     (tmp_path / "canarybq.part").touch()
     (tmp_path / "places.json").chmod(0o644)

@@ -175,7 +175,7 @@ def test_data_cube_covers_requested_marginals(limit, noise):
             assert chosen_error <= marginals_error(sizes, requested, other, noise) * (1 + 1e-9)
 
 
-def test_marginals_error_unmeasured_marginal_is_infinite():
+def test_marginals_error_of_unmeasured_marginal_is_infinite():
     assert marginals_error((2, 3), [(0, 1)], [(0,), (1,)], "gaussian") == math.inf
 
 

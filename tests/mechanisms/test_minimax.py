@@ -240,8 +240,10 @@ def test_forecast_of_max_counts_queries_and_strategies():
 def test_forecast_minimax_of_few_queries_counts_several_plans(monkeypatch):
     workload, goal = mixed(12, 15), objective("max", 2.0, None)
     spaces = [("n0",), ("n0", "n1")]
+    # the time for plans dominates the forecast
     monkeypatch.setattr("engine.mechanisms.minimax.STEPS_PER_PLAN", 10**6)
     several_plans = forecast_minimax(workload, goal, spaces)
+    # with more queries than this limit, the search computes only one plan
     monkeypatch.setattr(
         "engine.mechanisms.minimax.MAX_COMPARED_QUERIES",
         count_weighted_queries(workload, goal, UNIFORM) - 1,
@@ -254,18 +256,19 @@ def test_forecast_minimax_of_few_queries_counts_several_plans(monkeypatch):
     assert forecast_minimax(marginals, goal, [("a", "b")]) == 0.0
 
 
-def test_arranged_group_classes_ignore_schema_order():
+def test_sorted_group_classes_ignore_schema_order():
     sizes = {"c": 3, "n": 9, "d": 4, "m": 9, "e": 5, "k": 9}
     kinds = {name: "categorical" if n < 9 else "numeric" for name, n in sizes.items()}
     workload = Workload.all_ways(
         Schema([Attribute.of_size(name, n, kinds[name]) for name, n in sizes.items()]), (1, 2, 3)
     )
     goal = objective("max", 2.0, None, workload)
-    arranged = SortedWorkload(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
+    sorted_workload = SortedWorkload(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
+    # groups of equal sizes are equivalent, whatever the order of their attributes in the schema
     size_sets = {
         tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups
     }
-    assert len(arranged.classes.examples) == len(size_sets)
+    assert len(sorted_workload.classes.examples) == len(size_sets)
     result = plan(workload, ONE, objective="max", cache=False)
     assert result.tradeoff.lines is not None
     assert result.achieved == pytest.approx(largest_error(result), rel=1e-8)

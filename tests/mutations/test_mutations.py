@@ -76,7 +76,7 @@ def test_campaign_reports_missed_bugs(
         file="tests/pairs.py",
         old="few rows that contain",
         new="a few rows that contain",
-        tests=("tests/test_pairs.py::test_pairwise_with_new_value_adds_it",),
+        tests=("tests/test_pairs.py::test_pairwise_new_value_only_adds_its_rows",),
     )
     lost = Bug(
         name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",)

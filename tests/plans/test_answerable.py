@@ -222,8 +222,8 @@ def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyP
     assert all(math.isfinite(result.rmse) for result in plans)
 
 
-def test_measures_all_query_outside_span_is_false() -> None:
-    """A plan for one order of a pair's attributes does not answer the other order."""
+def test_measures_all_is_false_for_unmeasured_differences() -> None:
+    """A plan for bounds on sums of two attributes does not answer bounds on their differences."""
     both = ("a0", "a1")
     schema = domain(6, 6)
     result = plan(Workload(schema).add(both, "affine"), Budget(pcost=1.0), cache=False)

@@ -199,8 +199,8 @@ def test_rehearsal_joint_plan_has_predicted_errors() -> None:
     np.testing.assert_allclose(np.mean(squares, axis=0), result.variances(0), rtol=0.25)
 
 
-def test_coarse_or_fine_joint_plans_need_no_more_noise() -> None:
-    """The common part and the rest of a chosen plan together cost what the plan alone costs."""
+def test_coarse_or_fine_joint_plan_costs_nothing_extra() -> None:
+    """The look and the residual of a chosen plan together cost what the plan alone costs."""
     workload = custom()
     plans = [
         plan(workload, Budget(1.0), cache=False),

@@ -304,6 +304,7 @@ def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
     schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 2, 4), strict=True)])
     workload = Workload.all_ways(schema, (1, 2))
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
+    # the workload has pairs of attributes, but one block measures a union on three
     assert max(len(block.attributes) for block in result.blocks.values()) == 3
     measurement = simulate_measurement(
         result,
@@ -317,7 +318,7 @@ def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
     for number, group in enumerate(workload.groups):
         exact = published.answers(number)["std"].mean()
         # five standard errors of a standard deviation estimated from these draws
-        near = 5 / math.sqrt(2 * draws)
-        assert errors.answers(number)["error"].mean() == pytest.approx(exact, rel=near), (
+        tolerance = 5 / math.sqrt(2 * draws)
+        assert errors.answers(number)["error"].mean() == pytest.approx(exact, rel=tolerance), (
             group.attributes
         )

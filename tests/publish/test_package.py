@@ -67,12 +67,14 @@ def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
     folder = unpacked(
         write_package(measurement, tmp_path / "release.zip", receipt=receipt), tmp_path / "out"
     )
-    seal = json.loads((folder / "certificate.json").read_text())
-    assert set(seal["files"]) == {p.name for p in folder.iterdir()} - {"certificate.json"}
-    for name, digest in seal["files"].items():
+    certificate_fields = json.loads((folder / "certificate.json").read_text())
+    assert set(certificate_fields["files"]) == {p.name for p in folder.iterdir()} - {
+        "certificate.json"
+    }
+    for name, digest in certificate_fields["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert seal["pcost"] == measurement.plan.pcost
-    assert seal["ledger"] == {
+    assert certificate_fields["pcost"] == measurement.plan.pcost
+    assert certificate_fields["ledger"] == {
         "seq": receipt.seq,
         "hash": receipt.hash,
         "pcost": receipt.pcost,
@@ -92,13 +94,13 @@ def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> N
     with zipfile.ZipFile(
         write_package(measurement, tmp_path / "r.zip", receipt=receipt)
     ) as archive:
-        seal = json.loads(archive.read("certificate.json"))
+        certificate_fields = json.loads(archive.read("certificate.json"))
         report = archive.read("report.html").decode()
-    assert seal["global_gap"] == pytest.approx(plan_.certificate.global_gap)
-    assert seal["global_bound_counts"] * (1 + seal["global_gap"]) == pytest.approx(
-        plan_.weighted_rmse
-    )
-    assert words in seal["claim"]
+    assert certificate_fields["global_gap"] == pytest.approx(plan_.certificate.global_gap)
+    assert certificate_fields["global_bound_counts"] * (
+        1 + certificate_fields["global_gap"]
+    ) == pytest.approx(plan_.weighted_rmse)
+    assert words in certificate_fields["claim"]
     assert report.index(words) < report.index(plan_.certificate.statement[:40])
 
 
@@ -174,11 +176,12 @@ def unsigned(released, folder: Path) -> Path:
 
 def update_digests(folder: Path) -> None:
     """Update the digests and remove the signature, as an attacker would."""
-    seal = json.loads((folder / "certificate.json").read_text())
-    seal["files"] = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in seal["files"]
+    certificate_fields = json.loads((folder / "certificate.json").read_text())
+    certificate_fields["files"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in certificate_fields["files"]
     }
-    (folder / "certificate.json").write_text(json.dumps(seal))
+    (folder / "certificate.json").write_text(json.dumps(certificate_fields))
     (folder / "signature.json").unlink(missing_ok=True)
 
 

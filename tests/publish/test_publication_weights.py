@@ -118,7 +118,10 @@ def test_one_way_error_changes_weights_only_without_reference(monkeypatch):
 
 
 def test_one_way_tables_without_signal_get_less_budget(monkeypatch):
-    """1,500 records at epsilon 0.03: the noise of large one-way tables exceeds their counts."""
+    """1,500 records at epsilon 0.03: the noise of large one-way tables exceeds their counts.
+
+    The small table then gets a larger share of the budget than without the limit of the signal.
+    """
     schema = Schema([Attribute.of_size("small", 2), *(Attribute.of_size(n, 40) for n in "abcd")])
     workload = Workload.all_ways(schema, (1, 2), family="marginal")
     budget, variances = Budget(pcost=4e-5), []

@@ -221,7 +221,7 @@ def test_strategy_equals_dense_formulas(cells, width):
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
-def test_stored_plan_is_rebuilt_without_search(centers, monkeypatch):
+def test_stored_plan_is_rebuilt_with_equal_strategy(centers, monkeypatch):
     result = window_plan(12, monkeypatch=monkeypatch, centers=centers)
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
     loaded = load_plan(result.to_json())
@@ -320,7 +320,7 @@ def test_too_many_cells_for_windows_are_refused():
         forecast(workload, "querysmasher")
 
 
-def test_query_outside_the_windows_is_refused(monkeypatch):
+def test_leaves_span_only_for_queries_outside_windows(monkeypatch):
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 100)
     result = window_plan(7, monkeypatch=monkeypatch)
     ((_, strategy),) = result.blocks[("a",)].factors

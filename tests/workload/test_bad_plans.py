@@ -262,6 +262,6 @@ def test_load_plan_with_damaged_file_is_refused(case):
 
 
 def test_load_plan_reads_unchanged_file():
-    """The damaged files above differ from this valid file in one place."""
+    """The damaged files of this module differ from this valid file in one place."""
     assert load_plan(TEXT).to_json() == TEXT
     assert load_plan(json.dumps(json.loads(TEXT), indent=1)).to_json() == TEXT

@@ -21,13 +21,14 @@ from engine.workload.sql import workload_from_sql
 
 INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)
 CLIPPED = Attribute.numeric("income", [0, 30_000, 60_000], integer=True, clip=True, missing=0)
-ANY = Attribute.numeric("income", [0, 30_000, 60_000])
+UNDECLARED = Attribute.numeric("income", [0, 30_000, 60_000])
 
 
 def test_schema_files_omit_undeclared_integer() -> None:
-    assert "integer" not in Schema([ANY]).to_json()
+    assert "integer" not in Schema([UNDECLARED]).to_json()
     assert (
-        Schema([ANY]).to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
+        Schema([UNDECLARED]).to_csv().splitlines()[0]
+        == "name,kind,size,labels,edges,other,missing,clip"
     )
 
 
@@ -39,7 +40,7 @@ def test_schema_files_keep_integer_declaration(attribute: Attribute) -> None:
     assert Schema.from_json(schema.to_json()) == schema
     assert Schema.from_csv(schema.to_csv()) == schema
     assert schema["income"].integer
-    assert schema["income"] != ANY
+    assert schema["income"] != UNDECLARED
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
 def test_encoder_refuses_fractions_of_integer_attribute() -> None:
     assert Encoder(attribute=INCOME).encode_values(VALUES).tolist() == CODES
     assert Encoder(attribute=CLIPPED).encode_values(VALUES).tolist() == [*CODES[:-1], 1]
-    assert Encoder(attribute=ANY).encode_values(VALUES).tolist()[2] == 0
+    assert Encoder(attribute=UNDECLARED).encode_values(VALUES).tolist()[2] == 0
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_count_leaves_out_fractions_of_integer_attribute() -> None:
     [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)],
 )
 def test_predicate_uses_integer_declaration(text: str, row: list[int] | None) -> None:
-    for refused in [ANY] if row else [ANY, INCOME]:
+    for refused in [UNDECLARED] if row else [UNDECLARED, INCOME]:
         with pytest.raises(WorkloadError, match="cuts through"):
             evaluate(text, [refused])
     if row is not None:

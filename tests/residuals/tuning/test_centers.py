@@ -153,12 +153,12 @@ def test_center_balance_matches_gradient_search(
     assert calls
     problem = CenterProblem(workload, ignore_progress)
     problem.options = Options(gap=1e-7, evaluations=400)
-    values = [
+    uniform_value, balanced_value, searched_value = (
         problem.evaluate({problem.roles[name]: pi for name, pi in centers.items()})[0]
         for centers in ({}, balanced, searched)
-    ]
-    assert values[1] <= values[2] * (1.0 + 2e-6)
-    assert values[1] < 0.999 * values[0]
+    )
+    assert balanced_value <= searched_value * (1.0 + 2e-6)
+    assert balanced_value < 0.999 * uniform_value
 
 
 def test_center_balance_weights_match_derivatives() -> None:

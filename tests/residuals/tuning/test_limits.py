@@ -416,7 +416,7 @@ def test_choose_unions_limits_entries_of_all_groups(monkeypatch):
     assert choose_unions(workload, spaces, 4e9)
 
 
-def test_choose_unions_many_spaces_is_empty(monkeypatch):
+def test_choose_unions_of_too_many_spaces_is_empty(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 1e5)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     workload = Workload.all_ways(cube(2, 11), (1, 2))
@@ -442,7 +442,7 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
     assert [len(together) for together in unions.values()] == [2]
 
 
-def test_in_time_limits_seconds_of_all_unions():
+def test_affordable_unions_share_one_time_limit():
     workload = Workload(numeric(5, 5, 5, 5)).add(("a", "b"), "affine").add(("c", "d"), "affine")
     unions = {(a, b): ((a,), (b,), (a, b)) for a, b in ("ab", "cd")}
     each = variance_seconds(workload, ("a", "b"), unions["a", "b"])
