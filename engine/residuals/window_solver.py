@@ -46,6 +46,7 @@ from engine.residuals.interval_solver import (
     inverse_root_quadrature,
     maximise,
 )
+from engine.residuals.symmetric_network import SymmetricNetwork
 
 # smallest weight of a cell, as a multiple of the uniform weight 1/n
 MIN_SHARE = 1e-4
@@ -135,7 +136,8 @@ BLOCK_SECONDS, MULTIPLICATION_SECONDS = 2e-4, 8e-11
 
 def window_evaluation_seconds(gram: WindowGram) -> float:
     """Return the expected time of one evaluation of the dual, in seconds on one idle core."""
-    network = WindowSpace(gram=gram).network
+    space = WindowSpace(gram=gram)
+    network = space.symmetric_network or space.network
     multiplications = 4.0 * QUADRATURE_NODES * network.blocks * network.order**3
     return BLOCK_SECONDS * network.blocks + MULTIPLICATION_SECONDS * multiplications
 
@@ -227,6 +229,20 @@ class WindowSpace:
         return min(gram_low / inverse_high, high), high
 
     @cached_property
+    def symmetric_network(self) -> SymmetricNetwork | None:
+        """The network for elimination up to its middle; None if that does not apply or is slow.
+
+        It applies if the space is symmetric and the total is not measured.  It is slow if blocks of
+        equal remainders are smaller than blocks in the order of the nodes.
+        """
+        has_far_link = self.total > MIN_TOTAL_WEIGHT
+        if not self.is_symmetric or has_far_link or self.network.has_remainder_blocks:
+            return None
+        return SymmetricNetwork.of(
+            self.cells, self.gram.width, has_grounded_ends=self.has_center, min_order=MIN_BLOCK
+        )
+
+    @cached_property
     def network(self) -> _Network:
         """Nodes, resistors and links, and the blocks in which nodes are eliminated."""
         return _Network(
@@ -283,7 +299,7 @@ class _Network:
         """Assign every node to a block, and to a position in its block."""
         node, m, w = np.arange(self.nodes), self.nodes, self.width
         nodes_per_remainder = math.ceil(m / w)
-        if 2 * nodes_per_remainder < w:
+        if self.has_remainder_blocks:
             # The nodes with the remainders r and w - 1 - r are one block.  A step of the path leads
             # to the same block or to a neighbouring one, also from remainder w - 1 to remainder 0.
             remainder, quotient = node % w, node // w
@@ -297,6 +313,11 @@ class _Network:
         values = {"block": block, "position": position, "order": order}
         for name, value in (values | {"blocks": int(block.max()) + 1}).items():
             object.__setattr__(self, name, value)
+
+    @property
+    def has_remainder_blocks(self) -> bool:
+        """Whether a block contains nodes with equal remainders, and not consecutive nodes."""
+        return 2 * math.ceil(self.nodes / self.width) < self.width
 
     @cached_property
     def path(self) -> _Edges:
@@ -505,6 +526,8 @@ def _cell_norms(space: WindowSpace, mass: Array, log_precision: float) -> Array:
     d_i = sum_j (w_j / mu_i) (1 - r_ij / mu_i - (a_ij + pi_i)^2 / (mu_i sigma_j)) with the effective
     resistance r_ij and the drop a_ij of the potential over resistor i in network j.
     """
+    if space.symmetric_network is not None:
+        return _symmetric_cell_norms(space, space.symmetric_network, mass, log_precision)
     n, m, norms = space.cells, space.network.nodes, np.zeros(space.cells)
     for batch in _batches(space, mass, log_precision=log_precision):
         potentials = batch.potentials
@@ -521,6 +544,38 @@ def _cell_norms(space: WindowSpace, mass: Array, log_precision: float) -> Array:
             share -= (drop + space.pi[:, None]) ** 2 / (mass[:, None] * batch.sigma)
         norms += (share / mass[:, None]) @ batch.w
     return np.maximum(norms, 0.0)
+
+
+def _symmetric_cell_norms(
+    space: WindowSpace, network: SymmetricNetwork, mass: Array, log_precision: float
+) -> Array:
+    """Return the result of `_cell_norms` for a symmetric space and symmetric weights ``mass``."""
+    n, half = space.cells, (space.cells + 1) // 2
+    nodes, weights = inverse_root_quadrature(*space.eigenvalue_range(mass), log_precision)
+    ratio, left_mass = space.pi / mass, mass[:half, None]
+    source = np.diff(ratio) if space.has_center else None
+    # costs of the cells in the left half
+    norms = np.zeros(half)
+    step = max(1, BATCH_ENTRIES // (network.blocks * network.order**2))
+    for start in range(0, len(nodes), step):
+        s, w = nodes[start : start + step], weights[start : start + step]
+        diagonal, along_path, solution = network.potentials(1.0 / mass, 1.0 / s, source)
+        if source is None:
+            # the path begins at node 0, which is not ground
+            resistance = diagonal[:half] + diagonal[1 : half + 1] - 2.0 * along_path[:half]
+            share = 1.0 - resistance / left_mass
+        else:
+            resistance = diagonal[:half].copy()
+            resistance[1:] += diagonal[: half - 1] - 2.0 * along_path[: half - 1]
+            drop = np.diff(solution[:half], axis=0, prepend=0.0)
+            # the potentials of the right half are those of the left half with the opposite sign
+            middle = network.nodes // 2
+            sigma = float(space.pi @ ratio) - 2.0 * source[:middle] @ solution[:middle]
+            share = 1.0 - resistance / left_mass
+            share -= (drop + space.pi[:half, None]) ** 2 / (left_mass * sigma)
+        norms += (share / left_mass) @ w
+    norms = np.maximum(norms, 0.0)
+    return np.concatenate([norms, norms[: n - half][::-1]])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -613,7 +668,7 @@ def evaluate(
     if space.is_symmetric:
         mass = 0.5 * (mass + mass[::-1])
     norms = _cell_norms(space, mass, log_precision)
-    if space.is_symmetric:
+    if space.is_symmetric and space.symmetric_network is None:
         # The costs of the last cells are copied from their mirror images.  Computed from their own
         # resistances they would be differences of almost equal numbers if their weights are tiny,
         # because the path of resistors begins at ground, but does not end there.

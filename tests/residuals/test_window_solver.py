@@ -13,6 +13,7 @@ from engine.residuals import (
     Options,
     decomposition,
     operators,
+    window_solver,
     window_strategy,
 )
 from engine.residuals.basis import FullDomain, basis
@@ -79,6 +80,36 @@ def test_evaluation_equals_dense_formulas(cells, width):
         assert solution.trace == pytest.approx(trace, rel=1e-10), name
         variances = np.diagonal(root)[: space.gram.count] * costs.max()
         np.testing.assert_allclose(solution.window_variances, variances, rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("cells", "width"), [(90, 4), (91, 4), (400, 24), (401, 24), (170, 17), (130, 1)]
+)
+def test_symmetric_network_equals_complete_network(cells, width, monkeypatch):
+    # several batches of quadrature nodes
+    monkeypatch.setattr(window_solver, "BATCH_ENTRIES", 4_000)
+    gram, center = WindowGram(cells=cells, width=width), np.cos(np.linspace(-1.0, 1.0, cells))
+    center = center + center[::-1]
+    for options in ({}, {"whole": True}, {"center": center / center.sum()}):
+        space, complete = (WindowSpace(gram=gram, **options) for _ in range(2))
+        vars(complete)["symmetric_network"] = None
+        assert space.symmetric_network is not None
+        solution, expected = (evaluate(s, weights(s)) for s in (space, complete))
+        np.testing.assert_allclose(solution.norms, expected.norms, rtol=1e-9)
+        np.testing.assert_array_equal(solution.norms, solution.norms[::-1])
+        assert space.symmetric_network.blocks < 0.6 * complete.network.blocks + 2
+
+
+def test_symmetric_network_needs_a_symmetric_space():
+    gram = WindowGram(cells=100, width=5)
+    center = np.arange(100.0) / 4950.0
+    assert WindowSpace(gram=gram, center=center).symmetric_network is None
+    with_total = WindowGram(cells=100, width=5, total=0.3)
+    assert WindowSpace(gram=with_total, whole=True).symmetric_network is None
+    assert WindowSpace(gram=with_total).symmetric_network is not None
+    # blocks of equal remainders are smaller
+    assert WindowSpace(gram=WindowGram(cells=100, width=14)).symmetric_network is not None
+    assert WindowSpace(gram=WindowGram(cells=1_000, width=90)).symmetric_network is None
 
 
 def test_costs_are_derivatives_of_the_dual_value():
