@@ -38,7 +38,7 @@ UNDO = "Undo restores it."
 DEMO_WAYS = (1, 2)  # numbers of attributes per table in a demo
 LEVEL_WAYS = (1, 2, 3)  # the same for a demo with a code list
 EXAMPLE, EXAMPLE_ATTRIBUTE = "survey", "tv_news_days"  # public records
-EXAMPLE_HEIGHT = 300  # pixels
+EXAMPLE_HEIGHT = 270  # pixels
 
 
 def demo_families(schema: Schema) -> dict[str, str | Levels]:
@@ -158,12 +158,16 @@ with left:
             st.caption("Opens the columns of your project.")
         if opened := project_file.draw():
             st.switch_page(page_layout.page(opened).file)
-    if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
-        st.switch_page(page_layout.page("Learn").file)
 with right:
     st.markdown(WORDS if request.workload is not None else f"{WORDS}\n\n{PROMISE}")
-    drawn = figures.answers_picture(example(), rehearsal=True)
-    figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
-    budget = budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())
-    st.caption(escape_markdown(f"Survey demo at {budget}: voters by days of TV news."))
+    # The style sheet of the app hides this container on phones.
+    with st.container(key="start_example"):
+        drawn = figures.answers_picture(example(), rehearsal=True)
+        figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
+        budget = budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())
+        st.caption(
+            escape_markdown(f"Survey demo at {budget}: voters by days of TV news, cumulative.")
+        )
+    if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
+        st.switch_page(page_layout.page("Learn").file)
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

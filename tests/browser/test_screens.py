@@ -104,8 +104,12 @@ def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
     open_at(visit, "preview", WIDTH)
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25
     open_at(visit, "compare", WIDTH)
+    visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
+    visit.settle()
+    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
+    visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Strategies")
-    visit.expect_text("One row is one noisy number")
+    visit.expect_text("Bright: both cells are counted")
     assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
 
 
@@ -133,6 +137,12 @@ def test_formats_of_records_file_are_not_cut(visit: Visit, width: int) -> None:
     expect(formats).to_contain_text("ZST")
     assert formats.evaluate("(text) => text.scrollWidth <= text.clientWidth + 1")
     assert formats.evaluate("(text) => getComputedStyle(text).whiteSpace") == "normal"
+
+
+@pytest.mark.parametrize(("width", "most"), [(1024, HEIGHT), (NARROW, 1200)])
+def test_start_with_project_is_low(visit: Visit, width: int, most: int) -> None:
+    open_at(visit, "start, project", width)
+    assert visit.page.evaluate(MEASURE, HEIGHT)["height"] <= most
 
 
 def test_first_start_button_is_on_phone_screen(visit: Visit) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # selected group; and a counter in the key of the table, whose increase resets its selection.
 GROUP, LAST, TABLE_VERSION = "group", "group_last", "group_turn"
 MAX_ROWS = 500  # groups in the table
-TABLE_HEIGHT_PX, CHART_HEIGHT_PX = 560, 300
+TABLE_HEIGHT_PX, MAP_HEIGHT_PX, CHART_HEIGHT_PX = 480, 560, 280
 ERRORS_WIDTH_PX = 520  # of the table of errors in a popover
 COLUMN_WIDTH_PX = 78
 NAME_WIDTH_PX, MAX_NAME_CHARS = 200, 23  # of the column with the names of tables
@@ -50,7 +50,7 @@ def groups(plan: Plan) -> None:
         figure_view.picture(
             figures.pairs_picture(plan),
             key=PAIRS,
-            height=TABLE_HEIGHT_PX,
+            height=MAP_HEIGHT_PX,
             on_select=_pick_pair,
             selects="points",
         )

@@ -26,6 +26,10 @@ from pages.parts.shell.error_text import (
 MEAN, WORST, CHOSEN = "Average of all queries", "Least accurate query", "Query by number"
 MAX_EXPECTED_S = 2.0  # longest expected time of one plan at which all changes are planned
 JOB = "changes_job"  # session key of the job that plans the changes
+RAISED_COST = (
+    "Twice the privacy cost (pcost) halves every variance. ε grows more slowly than the cost."
+)
+RAISED_EPSILON = "Twice the epsilon halves every standard error."
 BY_NAME = {change.name: change for change in CHANGES}
 # Session key of the trial, which is a tuple: the request before the trial as JSON, the index of the
 # group, and the changed request.
@@ -123,8 +127,9 @@ def _untried_ways(plan: Plan, group: int) -> None:
 def _way(change: Change, group: int, attribute: str) -> None:
     """Draw the button that tries a change; ``attribute`` is the one whose bins it merges."""
     request = history.current().request
-    label = f"Merge bins of {attribute}" if attribute else change.label(request)
+    label, tooltip = f"Merge bins of {attribute}" if attribute else change.label(request), None
     if change.name == "budget":
+        tooltip = RAISED_COST if request.budget.pure_epsilon is None else RAISED_EPSILON
         label = _raised_budget(twice_budget(request, group).request.budget, request.budget)
     buttons.button(
         escape_markdown(label),
@@ -133,6 +138,7 @@ def _way(change: Change, group: int, attribute: str) -> None:
         group,
         attribute,
         key=f"what_if_{change.name}{'_' if attribute else ''}{attribute}",
+        help=tooltip,
     )
 
 
@@ -141,9 +147,7 @@ def _raised_budget(new: Budget, old: Budget) -> str:
     (unit, after), (old_unit, before) = (
         budgets.headline(budget, budgets.chosen_unit()).rsplit(" ", 1) for budget in (new, old)
     )
-    factor = "2 × the privacy cost, for half the variance"
-    if old.pure_epsilon is not None:
-        factor = "2 × epsilon, for a quarter of the variance"
+    factor = "2 × the privacy cost" if old.pure_epsilon is None else "2 × epsilon"
     if unit != old_unit:  # a very small budget, such as "less than 0.0000001"
         return f"Use {factor}"
     return f"Raise {unit} from {before} to {after} ({factor})"

@@ -78,6 +78,7 @@ STYLE = b"""<style>
 }
 @media (max-width: 767px) {
   #root [data-testid=stMainBlockContainer] {padding: 3.25rem 1rem 3rem}
+  #root .st-key-start_example {display: none}
 }
 #root:has(.st-key-for_a_class) :is([data-testid=stSidebar], [data-testid=stHeader],
   [data-testid=stExpandSidebarButton]) {display: none}
