@@ -31,8 +31,7 @@ WORDS = (
     "**Budget**: what they may reveal about a person."
 )
 PROMISE = (
-    "Planning reads no records. Only the file check and a release read them, and only a release"
-    " spends budget."
+    "Planning reads no records; the file check and the release do. Only a release spends budget."
 )
 UNDO = "Undo restores it."
 DEMO_WAYS = (1, 2)  # numbers of attributes per table in a demo
@@ -165,9 +164,7 @@ with right:
         drawn = figures.answers_picture(example(), rehearsal=True)
         figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
         budget = budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())
-        st.caption(
-            escape_markdown(f"Survey demo at {budget}: voters by days of TV news, cumulative.")
-        )
+        st.caption(escape_markdown(f"Survey demo at {budget}: days of TV news, cumulative."))
     if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
         st.switch_page(page_layout.page("Learn").file)
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

@@ -103,7 +103,7 @@ def test_picture_has_the_errors_of_its_demo() -> None:
     ends = np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"])
     assert ends == pytest.approx(half_widths.tolist(), rel=1e-3)
     assert "Survey demo at ε 1" in session.text()
-    assert "the file check and a release read them" in session.text()
+    assert "the file check and the release do" in session.text()
 
 
 def test_ways_that_replace_the_project_say_so() -> None:
