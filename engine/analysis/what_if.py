@@ -603,8 +603,7 @@ def set_weight_zero(request: Request, group: int, attribute: str = "") -> Change
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
         raise NotApplicable(
-            "The group has weight 0 already, so it is answered from other measurements. Choose"
-            " another change."
+            "The group has weight 0 already, so no budget is spent on it. Choose another change."
         )
     changed = (*groups[:group], replace(target, weight=0.0), *groups[group + 1 :])
     text = f"{_name(target)} is answered from what is measured for other groups (weight 0)"

@@ -913,7 +913,7 @@ class Ledger:
             if saved_row and (saved_row.sha256, saved_row.size) != (result.sha256, result.size):
                 raise LedgerError(
                     f"Key {key!r} has another saved result already, and a saved result cannot be"
-                    " replaced. Read it with load_result."
+                    " replaced. Read the saved result."
                 )
             # The file gets its final name before its row is written. After a crash between the two
             # steps, the next call replaces the file by an identical one.

@@ -397,7 +397,7 @@ def check_rows_are_dropped(on_refused: str | None) -> None:
         raise PlanError(
             f"on_refused={on_refused!r} is not possible for a release, because an error would"
             " reveal that some row does not fit the schema. Leave out on_refused: such rows are"
-            " dropped. Check the records first: this report is for you only."
+            " dropped. Check the records first: only the curator sees the report of refused rows."
         )
 
 

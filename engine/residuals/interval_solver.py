@@ -164,7 +164,7 @@ class IntervalSpace:
     def __post_init__(self) -> None:
         if self.whole and self.center is not None:
             raise ValueError(
-                "An attribute that is measured as a whole has no center. Leave the center out."
+                "A Gram on all cells of an attribute has no center. Leave the center out."
             )
         if self.center is not None and (
             self.center.shape != (self.cells,)
@@ -763,7 +763,7 @@ class IntervalSolution(DualSolution):
         """
         if self.space.whole:
             raise ValueError(
-                "An attribute that is measured as a whole has no center. Use the solution of a"
+                "The solution for all cells of an attribute has no center. Use the solution of a"
                 " residual space."
             )
         g = np.cumsum(self.dual)[:-1] - self.space.cumulative

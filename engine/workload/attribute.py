@@ -388,7 +388,8 @@ class Attribute:
         labels = self.labels
         if not isinstance(labels, tuple):
             raise SchemaError(
-                f"{subject} has labels of type {type(labels).__name__}; use Attribute.categorical"
+                f"{subject} has labels of type {type(labels).__name__}; give a tuple, or use"
+                " Attribute.categorical"
             )
         if len(labels) != self.size:
             raise SchemaError(
@@ -422,7 +423,8 @@ class Attribute:
         edges = self.edges
         if not isinstance(edges, tuple):
             raise SchemaError(
-                f"{subject} has edges of type {type(edges).__name__}; use Attribute.numeric"
+                f"{subject} has edges of type {type(edges).__name__}; give a tuple, or use"
+                " Attribute.numeric"
             )
         if len(edges) != self.size + 1:
             raise SchemaError(
@@ -758,8 +760,8 @@ class Attribute:
             )
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(
-                f"attribute {quote_public(name)} has {attribute.size:,} cells, but another size;"
-                " omit the size"
+                f"attribute {quote_public(name)} has {attribute.size:,} cells, but states another"
+                " size; omit the size"
             )
         if not hierarchies:
             return attribute

@@ -342,7 +342,7 @@ def _combine_facts(
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
             "rules and invariants that share attributes are combined in one table; the table on"
-            f" {set_name(names)} with {math.prod(shape):,} cells; at most {MOST_CELLS:,} are"
+            f" {set_name(names)} has {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are"
             " allowed. Use fewer attributes in these rules and invariants"
         )
     sizes = dict(zip(names, shape, strict=True))
@@ -453,7 +453,7 @@ def _maximal_support_table(
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
             f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
-            " a contradiction between them can be searched in at most"
+            " contradictions between rules and invariants are searched in at most"
             f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that "
             "share attributes"
         )

@@ -685,7 +685,9 @@ class Levels(Areas):
 
     def __post_init__(self) -> None:
         if isinstance(self.levels, str) or not isinstance(self.levels, Sequence) or not self.levels:
-            raise WorkloadError("There is no list of levels. Give the name of at least one level.")
+            raise WorkloadError(
+                "The levels are empty or not a list. Give a list with the name of at least one level."
+            )
         for name in self.levels:
             _check_name("level", name)
         _check_name("hierarchy", self.hierarchy, optional=True)

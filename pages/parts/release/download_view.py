@@ -268,5 +268,6 @@ def _data_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"The file could not be written: {error.strerror or 'unknown reason'}."
+            f"The file could not be written: {error.strerror or 'unknown reason'}. Check the space and"
+            " the permissions of the temporary folder of the server."
         ) from None

@@ -38,7 +38,8 @@ def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:
     place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):
         raise DataError(
-            f"The file {place.name} has another type. Use a name that ends with {', '.join(kinds)}."
+            f"The name {place.name} does not end with one of {', '.join(kinds)}. Give a file with one"
+            " of these endings."
         )
     below = next(
         (place.relative_to(folder) for folder in allowed_folders() if place.is_relative_to(folder)),
