@@ -1027,8 +1027,9 @@ class HDMM(ExplicitMechanism):
         """Predict the time of the searches, and the memory."""
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # `quick_bound` solves eigenvalue problems on every attribute that is not wide.  On more
-        # than `MAX_EXACT_CELLS` cells it solves fewer of them.
+        # Time of the eigenvalue problems of `quick_bound` on attributes that are not wide.  Attributes
+        # of equal size are counted once: those with equal queries share the problems.  On more than
+        # `MAX_EXACT_CELLS` cells it solves fewer problems.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05

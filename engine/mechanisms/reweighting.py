@@ -531,7 +531,7 @@ def log_gains(target: Array, current: Array) -> Array:
 
     Both arguments are sums of weighted variances, one per query of a part, shape (queries,).  The
     result is log(target / current) minus its weighted mean with the weights ``target``, clipped to
-    [-1, 1].  The result is 0 if ``target`` is 0.
+    [-1, 1].  If all entries of ``target`` are 0, all changes are 0.
     """
     if not target.any():
         return np.zeros(len(target))
@@ -859,8 +859,9 @@ class TradeoffSearch:
     def _update_best(self, candidate: Candidate) -> Array:
         """Update the best plan and the best bound.
 
-        Returns the multipliers of all classes of groups in the optimal budget shares.  If shares are
-        not optimized, it returns the number of groups in every class instead.
+        Returns one number per class of groups, shape (classes,): its multiplier
+        (`Shares.class_multipliers`) if the budget shares were optimized, otherwise its number of
+        groups.
 
         Raises
         ------
@@ -1039,8 +1040,9 @@ class TradeoffSearch:
 
         Separate weights are one weight per query; the factored weight of a query is a product of
         vector entries.  Each step updates the separate weights by the variances of the last
-        candidate.  It then moves the factored weights, so that their sums of weighted variances
-        approach the sums for separate weights.  ``first`` is the first candidate.
+        candidate's strategies.  It then moves the factored weights: for every vector entry, the sum of
+        weight times variance over the queries with this entry approaches the same sum for separate
+        weights.  ``first`` is the first candidate.
         """
         self.tried_separate_weights, stalled_steps = True, 0
         if not SeparateWeights.fits(first.class_queries):

@@ -291,7 +291,11 @@ class Release:
         return self.load()
 
     def _check_repeat(self, counts: Counts, intake: Callable[[Intake], object] | None) -> None:
-        """Raise OtherRecords if the stored result was measured on other records."""
+        """Raise OtherRecords if the stored result was measured on other records.
+
+        If it was not, ``intake`` receives the curator's report.  Nothing is checked if ``sets`` is
+        None.
+        """
         if self.sets is not None:
             receipt, remedy = self.ledger.spent(self.key), self.remedy()
             check_repeat(self.ledger, receipt, counts, self.sets, intake, remedy=remedy)

@@ -566,8 +566,10 @@ class DualProblem:
         ratio, best = math.inf, np.zeros(0)
         status, evaluations, newton_gap = "optimal", 0, NEWTON_GAP
         longest_evaluation = 0.0
-        # reading the clock can take longer than the evaluation of a small problem
-        now: Callable[[], float] = planning_time if math.isfinite(options.deadline) else float
+        # Without a deadline the clock is not read, because this can take longer than the evaluation
+        # of a small problem.
+        has_deadline = math.isfinite(options.deadline)
+        now: Callable[[], float] = planning_time if has_deadline else lambda: 0.0
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             """Return -log(T^2 / sum(mu)) for mu = s^2 and its gradient in s; store the best mu."""

@@ -35,7 +35,8 @@ from engine.residuals.basis import Axes, Space, basis
 from engine.residuals.operators import MIN_CHUNK_ROWS, ChunkedMatrix, PrecisionMatrix
 from engine.workload import Part
 
-# tolerance of the test that rows are in the span of other rows, relative to their largest entry
+# tolerance of the test that rows are in the span of a strategy's rows, relative to the largest entry
+# of the strategy's rows
 SPAN_TOLERANCE = 1e-9
 # tolerance of the test that a matrix is orthogonal
 ORTHOGONALITY_TOLERANCE = 1e-5

@@ -355,7 +355,8 @@ class _Evaluator:
         allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"
-            f" constants, and sums of coded attributes; the attributes of this group are {allowed}."
+            " constants, and sums of attributes with the cells 0, 1, 2, ...; the attributes of this"
+            f" group are {allowed}."
         )
 
     def truth(self, node: ast.expr) -> Any:
@@ -539,7 +540,9 @@ class _Evaluator:
             axis, attribute, level = self.named(node.id)
             if level is not None or not attribute.is_coded:
                 name = attribute.name if level is None else level.name
-                raise self.refuse(f"does arithmetic with {name}, whose cells are not codes")
+                raise self.refuse(
+                    f"does arithmetic with {name}, but its cells are not the numbers 0, 1, 2, ..."
+                )
             return self.along(axis, np.arange(attribute.size, dtype=float))
         for attribute in self.attributes:
             if isinstance(node, ast.Constant) and node.value == attribute.name:

@@ -118,7 +118,8 @@ def dial(
     draw : function that draws the widget from label and options, such as ``st.radio``.
     of : name of the lesson.
     name : URL parameter.
-    default : choice without a URL; a list if the user can choose several options.
+    default : choice if neither the URL nor the session has a valid one; a list if the user can
+        choose several options.
     always : write the choice to the URL even if it is the default.
     more : further arguments of the widget.
     """

@@ -114,7 +114,7 @@ def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
     assert session.studio.budget == budget_for_quality(demo_plan(), scale, 0.95)
 
 
-def test_targets_with_locks_set_budget_until_undo() -> None:
+def test_targets_set_budget_until_table_is_added_and_return_with_undo() -> None:
     workload = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
     session, result = open_preview(workload), plan(workload, Budget(pcost=1.0))
     before = session.studio
@@ -154,7 +154,12 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     session.set(fold_target=True, target_goal=TITLE).press("targets_forget")
     assert session.studio.options == UNIFORM
     assert "removed the error targets" not in session.text()
-    session.set(targets_goal=CURRENT, targets_for=EACH)
+
+
+def test_each_table_has_lock_for_current_budget() -> None:
+    schema = Schema.from_json('{"a": 3, "b": 4, "c": 2}')
+    session = open_preview(Workload.all_ways(schema, (1,), "marginal"))
+    session.set(fold_target=True, target_goal=TITLE).set(targets_goal=CURRENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
 
 
