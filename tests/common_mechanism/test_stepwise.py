@@ -275,9 +275,10 @@ def test_chain_attempts_have_separate_closer_looks(ledger):
 
 
 def test_look_with_unstorable_options_spends_nothing(ledger):
-    odd = coarse_or_fine(COMMON.look, COMMON.options[0])
+    # no plan file can contain a look, which has no mechanism
+    with_look = coarse_or_fine(COMMON.look, COMMON.options[0])
     with pytest.raises(PlanError):
-        look(odd, RECORDS, dataset="survey", ledger=ledger)
+        look(with_look, RECORDS, dataset="survey", ledger=ledger)
     assert ledger_spends(ledger) == []
 
 

@@ -383,7 +383,7 @@ def test_decimals_are_counted_in_database(monkeypatch: pytest.MonkeyPatch) -> No
         expected = count_marginals(rows, Schema([attribute]), [("age",)], on_refused="drop")
         assert 20 < expected.records < 4_000
         with monkeypatch.context() as patch:
-            Traffic(patch)
+            Traffic(patch)  # raises an error if rows are read
             assert have_equal_counts(
                 count_marginals(
                     create_duckdb_table(rows), Schema([attribute]), [("age",)], on_refused="drop"

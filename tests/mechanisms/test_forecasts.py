@@ -133,7 +133,7 @@ def test_forecasts_of_one_workload_share_the_decomposition(monkeypatch: pytest.M
     assert forecast(workload, centers="tuned").seconds > 0.0
 
 
-def test_forecast_of_largest_error_counts_spaces_with_weights_of_their_own() -> None:
+def test_forecast_of_largest_error_counts_differently_weighted_spaces() -> None:
     """The plan took 15 s when this test was written: 129 Grams in each of 23 steps.
 
     Without the pairs of other attributes it took 1 s.

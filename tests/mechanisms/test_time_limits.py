@@ -67,7 +67,8 @@ def test_forecast_too_short_time_limit_is_refused(centers: str, objective: str) 
     assert forecast(wide_sums(), time_limit=20.0, **options).seconds > 3.0
 
 
-def test_forecast_alternating_search_fits_any_time_limit() -> None:
+def test_forecast_of_alternating_search_is_not_refused() -> None:
+    """The search stops at the time limit, so a longer forecast is no reason to refuse the plan."""
     names = ("a", "b", "c")
     workload = Workload(shapes.numeric(30, 20, 10)).add(names, "prefix").add(names, "range")
     assert forecast(workload, time_limit=1.5).seconds > 1.5

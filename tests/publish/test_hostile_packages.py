@@ -148,13 +148,13 @@ def check_documents(folder: Path, kind: str, sample: int | None) -> None:
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_verify_hostile_json_values_gives_verdict(unpacked, kind) -> None:
-    check_documents(unpacked[kind], kind, SAMPLE)
+    check_documents(unpacked[kind], kind, sample=SAMPLE)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_verify_every_hostile_json_value_gives_verdict(unpacked, kind) -> None:
-    check_documents(unpacked[kind], kind, None)
+    check_documents(unpacked[kind], kind, sample=None)
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)

@@ -368,8 +368,8 @@ def test_verify_tables_detects_changed_integer(tmp_path):
     assert any("table1_" in problem for problem in verify_package(folder))
 
 
-def test_verify_tables_with_unrelated_ledger_reports_it(tmp_path):
-    _, _ = packed(tmp_path, workload=SMALL)
+def test_verify_tables_with_unrelated_ledger_or_key_reports_it(tmp_path):
+    packed(tmp_path, workload=SMALL)
     Ledger.create(tmp_path / "office")
     assert "no spend" in verify_package(tmp_path / "tables.zip", ledger=tmp_path / "office")[0]
     assert "not signed" in verify_package(tmp_path / "tables.zip", public_key="00")[0]

@@ -208,7 +208,7 @@ def test_finish_charged_alone_repeats_with_changed_records(ledger: Ledger) -> No
             finish(ledger, key, RECORDS, on_changed=choice)
 
 
-def test_finish_nothing_left_refuses_other_records(ledger: Ledger) -> None:
+def test_finish_without_residual_refuses_other_records(ledger: Ledger) -> None:
     coarse = ways(1)
     common = coarse_or_fine(coarse, coarse, names=["1", "same"])
     key = look(common, RECORDS, dataset="survey", ledger=ledger).key

@@ -123,7 +123,7 @@ def test_declared_attribute_reads_back_from_files(attribute: Attribute) -> None:
     assert Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema
 
 
-def test_schema_without_declarations_keeps_its_files() -> None:
+def test_schema_files_without_dates_omit_date_columns() -> None:
     schema = Schema([Attribute.numeric("b", [0, 1]), Attribute.of_size("e", 4)])
     assert schema.to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
     assert [sorted(one) for one in json.loads(schema.to_json())["attributes"]] == [

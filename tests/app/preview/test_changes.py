@@ -124,7 +124,7 @@ def test_tables_on_the_same_attributes_name_their_family() -> None:
     ]
 
 
-def test_selected_table_follows_the_workload_and_is_reset_by_a_new_schema() -> None:
+def test_selected_table_follows_workload_until_new_schema() -> None:
     session = open_demo("census")
     wait_for_changes(session.set(group=2))
     selected = session.studio.workload.groups[2].attributes

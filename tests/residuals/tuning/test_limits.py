@@ -139,7 +139,7 @@ def three_families() -> Workload:
     )
 
 
-def test_tuned_plan_wide_pair_needs_few_seconds():
+def test_tuned_plan_of_wide_pair_ends_within_limit():
     """Tuning is not skipped if its forecast, for an idle core, is a third of the time limit."""
     workload = Workload(numeric(400, 5)).add("a", "prefix").add(("a", "b"), "prefix")
     result = build_plan(workload, centers="tuned", time_limit=30.0)
