@@ -281,6 +281,8 @@ def test_searches_of_one_plan_share_weights(monkeypatch):
     # the first search has none, so that a plan does not depend on earlier plans
     assert [start is None for start in starts] == [True, False, True, False]
     np.testing.assert_array_equal(starts[1], starts[3])
+    # the search for centers has already proved the gap of the plan
+    assert searches[1][1].evaluations == 1
 
 
 @pytest.mark.parametrize("stored", ["own", "short", "negative", "random"])

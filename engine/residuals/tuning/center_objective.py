@@ -87,6 +87,8 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
+# relative RMSE gap of searches for windows on residual spaces; the gap that plans require by default
+WINDOW_GAP = 1e-6
 # if there is no time limit, searches whose steps take longer than this are left out, in seconds
 MAX_STEP_S = 0.25
 
@@ -949,7 +951,7 @@ class CenterProblem:
 
     def _solve_interval(self, key: Any, space: IntervalSpace) -> IntervalSolution:
         """Solve interval queries; the search starts at the last dual weights stored for ``key``."""
-        return self._solve(solve, key, space)
+        return self._solve(solve, key, space, self.options.gap)
 
     def _solve_windows(self, key: Any, space: WindowSpace) -> WindowSolution:
         """Solve windows; the search starts at the last dual weights stored for ``key``.
@@ -959,15 +961,20 @@ class CenterProblem:
         recent = recent_weights()
         if space.key in recent:
             self._last_weights.setdefault(key, recent[space.key])
-        solution = self._solve(solve_windows, key, space)
+        # The plan starts its search on a residual space at these weights.  A search that starts near
+        # the optimum needs about as many steps as one that starts far from it.
+        gap = self.options.gap if space.whole else min(self.options.gap, WINDOW_GAP)
+        solution = self._solve(solve_windows, key, space, gap)
         recent[space.key] = solution.dual
         return solution
 
-    def _solve(self, search: Callable[..., SolutionT], key: Any, space: object) -> SolutionT:
+    def _solve(
+        self, search: Callable[..., SolutionT], key: Any, space: object, gap: float
+    ) -> SolutionT:
         self.allowance.check()
         solution = search(
             space,
-            gap=self.options.gap,
+            gap=gap,
             evaluations=self.options.evaluations,
             deadline=self.allowance.deadline,
             start=self._last_weights.get(key),
@@ -1036,8 +1043,10 @@ class CenterProblem:
                 # the center does not depend on the strategy
                 return evaluate_windows(windows, np.ones(n)).total_center()
             solution = self._solve_windows(("whole", role), windows)
-            # these weights are also near the optimum for the residual space of the new center
-            self._last_weights[inside] = solution.dual
+            if solution.evaluations > 1:
+                # The weights have changed, and so has the center.  They are also near the optimum
+                # for the residual space of the new center.
+                self._last_weights[inside] = solution.dual
             return solution.total_center()
         factor = Factor(sizes=(n,), matrix=self.gram(self.projections[inside].part) + c)
         with threads_for(n):
