@@ -930,7 +930,8 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
-    # The search ignores groups of weight 0.  The table answers those whose attributes it has.
+    # The search ignores groups of weight 0.  The table answers every group whose attributes are
+    # attributes of the table.
     answered = (
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )

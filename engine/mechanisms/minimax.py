@@ -1272,7 +1272,7 @@ def _log_step(rule: _UpdateRule, weights: Array, ratio: Array, previous: Array) 
     ratio : variances divided by the mean variance, same shape.
     previous : changes in the previous iteration, same shape.
     """
-    # ``power`` is larger for light weights that increase, to shorten their way up
+    # ``power`` is larger for light weights that increase, so that they need fewer iterations
     light_weight = LIGHT_WEIGHT * float(weights.mean())
     power = rule.power + np.where(
         ratio > 1.0, rule.light_power * light_weight / (light_weight + weights), 0.0

@@ -366,9 +366,9 @@ class ResidualMechanism(Mechanism):
                 steps = STEPS_OF_MANY_ENTRIES
         step_seconds += STEP_SECONDS_PER_SPACE * len(subs)
         if steps > SYMMETRIC_STEPS and has_query_weights and not minimax_seconds:
-            # Weights per query make the Grams of equivalent attributes different, and later those
-            # of all other equivalent spaces.  The number of subworkloads is estimated by the
-            # geometric mean of its values at both times, because the search may end before.
+            # Weights per query make the Grams of equivalent attributes different at first, and
+            # later the Grams of all other equivalent spaces.  The search may end in between, so
+            # the number of subworkloads is estimated by the geometric mean of both numbers.
             singles = sum(len(space) == 1 for space in parts.spaces)
             distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
             separate = math.sqrt(distinct * len(parts.spaces)) - len(subs)
@@ -623,7 +623,7 @@ class ResidualMechanism(Mechanism):
         solver : solver with the dual weights of its searches.
         """
         # When a plan is rebuilt, ``limits`` has the memory limit that the plan file records.
-        # `SpaceSolver.in_time` may have lowered it after the unions of residual spaces were chosen.
+        # `SpaceSolver.in_time` may have lowered this limit after the unions were chosen.
         # So at least the default limit applies to the unions.
         memory = limits.memory_limit
         if recorded is not None:

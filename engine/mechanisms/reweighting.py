@@ -848,8 +848,8 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # The witness is the candidate with the best bound.  It is replaced, too: if one object
-            # has the best plan and the best bound, a plan file stores its weights once.
+            # The witness (the candidate with the best bound) is replaced by the same object, because
+            # a plan file then stores the weights of the best plan and of the best bound once.
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:

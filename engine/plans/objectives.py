@@ -842,7 +842,7 @@ def _shares_for_max(
         )
         slopes = np.maximum(np.array(rows).T @ row_multipliers, 0.0)
         # Any nonnegative weights of the queries in ``rows`` give a lower bound.  The multipliers of
-        # their constraints are used, because at the optimum they give the best one.
+        # the constraints are used, because at the optimum they give the largest lower bound.
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(row_multipliers.sum())
         multipliers = np.asarray(
             np.bincount(class_of_row, row_multipliers, minlength=len(classes)), dtype=float

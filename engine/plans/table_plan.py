@@ -852,7 +852,7 @@ class MarginalsPlan(Plan):
         cells of every table, which the function may overwrite.
         """
         averages: dict[Space, Array] = {}
-        # The estimate of each block is read once, because reading it can compute it.
+        # The estimate of each block is read once, because it may be computed at every access.
         for key, block in self.blocks.items():
             sizes = self.schema.sizes(block.attributes)
             table = np.require(estimates[key], float, ["C", "W"])

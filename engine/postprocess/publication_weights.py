@@ -219,8 +219,8 @@ def _set_weights(
     is_interaction = np.array([len(space) > 1 for space in spaces])
     reliability = np.ones(len(spaces))
     if deviations is None and is_interaction.any():
-        # ``error`` is the predicted L1 error of one-way tables without shrinkage if they get the
-        # whole budget.
+        # ``error`` is the predicted L1 error of one-way tables without shrinkage if the one-way
+        # tables get the whole budget.
         noise_without_pairs = costs * costs[~is_interaction].sum() / pcost
         error = float((factors * np.sqrt(noise_without_pairs))[is_single].mean())
         reliability[is_interaction] = 1.0 / (1.0 + (error / ONE_WAY_ERROR) ** 4)

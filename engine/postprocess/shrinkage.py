@@ -484,8 +484,8 @@ def _entropic_fit(
             steps[regular] = (
                 sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
             )
-            # If all cells of a sum are so small that they underflow, the multiplier is set such
-            # that the largest of them equals the margin.
+            # If all cells of a sum underflow, the multiplier is set such that the largest cell
+            # equals the margin.
             if (underflowed := (margin > 0.0) & ~regular).any():
                 top = argument.max(axis=summed_axes)
                 underflowed &= np.isfinite(top)

@@ -497,8 +497,8 @@ def _date_cases(
         # the time in UTC, without a time zone
         column = _functions()["timezone"]("UTC", column)
     # The `cases` compare the date with declared missing days and with the first and last day of the
-    # cells. They come before the computation from year, month and day, because special dates such
-    # as infinity have no year.
+    # cells. The `cases` come before the computation from year, month and day, because special
+    # dates such as infinity have no year.
     literal = ibis.date if kind.is_date() else lambda day: ibis.timestamp(f"{day}T00:00:00")
     first, last = attribute.days(0)[0], attribute.days(attribute.date_cells - 1)[1]
     step = timedelta(days=1)

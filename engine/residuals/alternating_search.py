@@ -146,7 +146,7 @@ class AlternatingSearch:
         errors = np.ones((len(self.sets), len(self.terms)))
         # In the Gram of a set, a factor with axes in several sets depends on the strategies of the
         # other sets, which do not exist in the first sweep.  So the first sweep leaves out terms
-        # with such factors, unless all terms have some.
+        # with such factors, unless every term has such a factor.
         include_coupled = all(self.coupled_factors)
         for _ in range(MAX_SWEEPS):
             for u, axes in enumerate(self.sets):

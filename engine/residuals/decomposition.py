@@ -250,8 +250,8 @@ MIN_DEFERRED_CELLS = 100
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e7
-# forecasts do not multiply interval queries by the center if these have no closed form and there
-# are more of them than this
+# forecasts do not multiply interval queries by the center if the product has no closed form and
+# there are more queries than this
 MAX_FORECAST_QUERIES = 200_000
 # for forecasts: seconds per entry of query rows, and floating-point operations per second
 SECONDS_PER_ROW_ENTRY, PRODUCT_FLOPS = 1e-8, 2e10

@@ -669,9 +669,9 @@ def evaluate(
         mass = 0.5 * (mass + mass[::-1])
     norms = _cell_norms(space, mass, log_precision)
     if space.is_symmetric and space.symmetric_network is None:
-        # The costs of the last cells are copied from their mirror images.  Computed from their own
-        # resistances they would be differences of almost equal numbers if their weights are tiny,
-        # because the path of resistors begins at ground, but does not end there.
+        # The costs of the last cells are copied from their mirror images.  The path of resistors
+        # begins at ground, but does not end there.  So if the last cells have tiny weights, costs
+        # from the resistances of these cells would be differences of almost equal numbers.
         half = space.cells // 2
         norms[-half:] = norms[:half][::-1]
     return WindowSolution(space=space, dual=mass, norms=norms)

@@ -251,8 +251,8 @@ class Hierarchy(FrozenValue):
                 )
         area_of_cell = _area_indices(document["areas"], "a hierarchy")
         levels: list[HierarchyLevel] = []
-        # The document has the areas of the cells for the last, finest level. For each coarser level
-        # they follow from the parents of the areas.
+        # The document has the areas of the cells for the last, finest level. For each coarser
+        # level, the areas of the cells follow from the parents of the areas.
         for i, entry in reversed(list(enumerate(entries))):
             levels.insert(
                 0,

@@ -13,7 +13,7 @@ from engine.workload.attribute import MAX_INTEGER, Attribute
 
 INTERVAL = r"(?:in|=) \[(-?[\d.e+]+), (-?[\d.e+]+)([)\]])"
 # Texts between the first and the last integer of a bin.  Spreadsheets can misread a dash in a CSV
-# file: they may guess another encoding, or turn "1-2" into a date.
+# file: a spreadsheet may guess another encoding, or turn "1-2" into a date.
 ON_SCREEN, IN_FILES = "–", " to "
 
 

@@ -760,8 +760,8 @@ class _Search:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
         # If the workload is invariant under reversal of all attributes, coefficients that change
-        # sign under reversal are rounding errors.  They are removed if S does not increase, because
-        # they would give some queries components that are too small to be measured.
+        # sign under reversal are rounding errors.  These coefficients are set to 0 if S does not
+        # increase.  Otherwise some queries would have components that are too small to measure.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE

@@ -408,8 +408,8 @@ def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float
         if len(space) < 2 or any(set(space) <= set(cluster) for cluster in clusters):
             continue
         # The space is added to the cluster with which it shares most attributes.  If the extended
-        # cluster would exceed the limit of multiplications, the next cluster is tried, and last a
-        # new cluster.  If this one exceeds the limit, too, the space is left out.
+        # cluster would exceed the limit of multiplications, the next cluster is tried.  A new
+        # cluster is tried last.  If the new cluster exceeds the limit, the space is left out.
         for cluster in (*sorted(clusters, key=lambda c: -len(set(c) & set(space))), ()):
             if cluster and not set(cluster) & set(space):
                 continue
