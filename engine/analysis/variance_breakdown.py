@@ -152,11 +152,12 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
         if share >= 0.005:
             source = names[0] if names else "the total"
             if not attributes.issuperset(names):
-                source = f"counts on {_name(names)}, from which this table is computed"
+                source = f"counts by {_name(names)}, from which this table is computed"
                 is_joint = True
             elif len(names) > 1:
                 source = f"the {_name(names)} interaction"
-            contributions.append(f"{share:.0%} {'' if contributions else 'comes '}from {source}")
+            start = "on" if contributions else "of the variance comes from noise on"
+            contributions.append(f"{share:.0%} {start} {source}")
     if contributions:
         reason = " Measuring them together lowers the error of the workload." if is_joint else ""
         return f"{', '.join(contributions)}.{reason}"

@@ -203,6 +203,13 @@ def _tied_labels(
     return ties
 
 
+def _marker(label: str) -> dict[str, Any]:
+    """Return the Plotly marker of a mechanism; a wide line makes open symbols visible."""
+    style = mechanism_style(label)
+    line = {"color": style.color, "width": 2.5}
+    return {"color": style.color, "symbol": style.symbol, "size": MARKER_SIZE_PX, "line": line}
+
+
 def tied_titles(labels: Sequence[str]) -> str:
     """Return the titles of several mechanisms as one text, given their labels."""
     return ", ".join(title_of(label) for label in labels)
@@ -300,7 +307,6 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     }
     for labels in relative.drawn:
         label, gap = labels[0], relative.gaps[labels[0]]
-        style = mechanism_style(label)
         text = axis_labels([tied_titles(labels)], 200)[0]
         error_text = f"{format_number(relative.errors[label])} counts, {gap_texts[label]}"
         names = "<br>".join(wrap_label(axis_labels([title_of(one)])[0]) for one in labels)
@@ -310,7 +316,7 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
             "x": [gap],
             "y": [text],
             "mode": "markers",
-            "marker": {"color": style.color, "symbol": style.symbol, "size": MARKER_SIZE_PX},
+            "marker": _marker(label),
             "hovertemplate": f"{text}<br>{error_text}<extra></extra>",
             "meta": label,
         }
@@ -419,7 +425,7 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     for label, text, text_position, is_in_legend in zip(
         labels, texts, text_positions, in_legend, strict=True
     ):
-        style, seconds = mechanism_style(label), float(table["seconds"][label])
+        seconds = float(table["seconds"][label])
         gap = relative.gaps[label]
         mark = {
             "type": "scatter",
@@ -431,7 +437,7 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
             "showlegend": is_in_legend,
             "textposition": text_position or "top center",
             "cliponaxis": False,
-            "marker": {"color": style.color, "symbol": style.symbol, "size": MARKER_SIZE_PX},
+            "marker": _marker(label),
             "hovertemplate": (
                 f"{text}<br>{gap_words(gap, relative.reference)} after {duration_text(seconds)}"
                 "<extra></extra>"

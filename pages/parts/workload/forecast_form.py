@@ -29,7 +29,7 @@ def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
     workload = history.current().required_workload
     new = new_groups(workload, groups)
     if groups and not new:
-        st.caption("Already in the workload. Raise its weight to make it more accurate.")
+        st.caption("Already in the workload. A larger weight makes a table more accurate.")
     elif len(new) < len(groups):
         n_included = len(groups) - len(new)
         verb = "is" if n_included == 1 else "are"
