@@ -44,8 +44,9 @@ def row_kinds(ledger: Ledger) -> list[str]:
 
 
 def answers_on_page(session: Session, index: int = 0) -> pd.DataFrame:
-    """Return the answers in table ``index`` of the page, without the columns of their quality."""
-    table = session.app.dataframe[index].value
+    """Return the answers in list ``index`` of the page, without the columns of their quality."""
+    lists = [frame.value for frame in session.app.dataframe if "quality" in frame.value]
+    table = lists[index]
     assert set(table["quality"]) <= {"publishable", "doubtful", "noise"}
     return table.drop(columns=["CV", "quality"])
 
