@@ -105,7 +105,13 @@ def choose_file(plan: Plan) -> str:
     st.caption("Rows that do not fit the schema are dropped. Only you see how many.")
     book = dataset_form.ledger_of_form()
     status = dataset_form.dataset_of_form(book, plan.schema)
-    release_form.check(book, plan, "" if status is None else status.dataset, source)
+    release_form.check(
+        book,
+        plan,
+        "" if status is None else status.dataset,
+        source,
+        checks_now=release_form.is_small_upload,
+    )
     wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema) or source.unreadable)
     return code(plan, source)
 

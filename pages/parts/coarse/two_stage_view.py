@@ -100,6 +100,7 @@ def take_look(
         spend_form.show_job(job, "First measurement")
         if not spend_form.running(job):
             records_form.draw_missing_upload(file_step, key=STEP)
+            dataset_form.registered_note(book, status)
             spend_form.confirm_look(book, common, status, source, attempt, settings)
     else:
         _offer_look(book, keys[-1], source)

@@ -15,6 +15,7 @@ from engine.errors import EngineError, LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
 from engine.ledger.ledger import confusable_text, total_history
+from engine.ledger.signing import key_file, key_fingerprint
 from engine.privacy import Budget
 from engine.workload import Schema
 from pages.parts.release import file_access
@@ -45,6 +46,8 @@ from pages.parts.shell.error_text import (
 )
 
 DEFAULT_LEDGER = "budget.ledger"
+# Session key of the path of the ledger, the name and the message of the dataset registered last.
+REGISTERED = "dataset_registered"
 # Session key of the digest of the schema of the plan for which the dataset was chosen.
 FOR_SCHEMA = "dataset_schema"
 # A remaining budget of at most this share of the total is written as "nothing".
@@ -85,19 +88,42 @@ def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None
         unit = form.dataset_unit
         total = _form_total(unit)
         place = file_access.allowed_path(path)
-        book = Ledger(place) if place.exists() else Ledger.create(place)
+        is_new_ledger = not place.exists()
+        book = Ledger.create(place) if is_new_ledger else Ledger(place)
         session_restore.remember_ledger(str(place))
         note = form.dataset_note.strip()
         kind = kind_of_total(unit)
         book.add_dataset(form.dataset_name.strip(), total=total, note=note, kind=kind)
         form.dataset, form[FOR_SCHEMA] = form.dataset_name.strip(), schema_digest(schema)
         form.dataset_name = form.dataset_note = ""
+        form[REGISTERED] = (str(book.path), form.dataset, _registered_text(book, is_new_ledger))
         # Without this key, `_total_fields` resets its fields, so that the total of the next dataset
         # is the cost of the plan by default.
         form.pop("dataset_start", None)
         if next_step is not None:
             step_key, title = next_step
             form[step_key] = title
+
+
+def _registered_text(book: Ledger, is_new_ledger: bool) -> str:
+    """Return what `register` created: the ledger, if it is new, and the dataset with its total."""
+    status = book.status(st.session_state.dataset)
+    total = budgets.amount(status.total, status.definition)
+    if not is_new_ledger:
+        return f"Registered the dataset {status.dataset} with a total of {total}."
+    fingerprint = key_fingerprint(book.sign(b"")[0])
+    return (
+        f"Created the ledger {book.path.name} with the dataset {status.dataset}, whose total is"
+        f" {total}. The ledger signs packages with the key of the fingerprint {fingerprint}; keep"
+        f" its key file {key_file(book.path).name}."
+    )
+
+
+def registered_note(book: Ledger, status: DatasetStatus) -> None:
+    """Draw what this session created last, if it is this dataset and nothing was spent yet."""
+    path, dataset, text = st.session_state.get(REGISTERED, ("", "", ""))
+    if (path, dataset) == (str(book.path), status.dataset) and not status.spent:
+        st.success(escape_markdown(text), icon="🗂️")
 
 
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:
@@ -164,6 +190,7 @@ def choose(
         )
     status = next((s for s in statuses if s.dataset == form.get("dataset")), None)
     if status is not None:
+        registered_note(book, status)
         st.markdown(escape_markdown(describe(status)))
         st.caption(escape_markdown(f"Total: {deltas_as_powers(status.describe())}."))
     with st.expander("New dataset", expanded=not names):

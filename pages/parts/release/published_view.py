@@ -30,6 +30,7 @@ from pages.parts.shell.error_text import (
 from pages.parts.workload import group_choice, level_choice, record_count_form
 
 PAGE = 100  # answers per page
+QUICK_S = 10.0  # seconds; the first tables of a release start without a click up to this forecast
 SHOWN = ("Both", "Unbiased", "Published")
 _, UNBIASED, PUBLISHED = SHOWN
 # If the user wants to see only unbiased or only published answers, these columns of the table are
@@ -93,6 +94,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     if form is None:
         return
     job, arguments = form
+    forecast = publish_forecast(measurement.plan, _records_drawn(arguments, total))
     has_levels = any(attribute.hierarchies for attribute in measurement.plan.schema.attributes)
     kinds = FILES | LEVELS_FILE if has_levels else FILES
     buttons.button(
@@ -108,8 +110,11 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         type="primary",
         width="stretch",
     )
+    # The first tables of a release need no click if they have the default options and are quick.
+    is_first = f"{key}_published" not in st.session_state and not measurement.rehearsal
+    if is_first and forecast.seconds <= QUICK_S:
+        _start(key, job, arguments, kinds)
     show_deferred_error("publish")
-    forecast = publish_forecast(measurement.plan, _records_drawn(arguments, total))
     finished_job = job_widget.job(job, label="Published tables", expected_s=forecast.seconds)
     if finished_job is None:
         # The bar of a running job shows the time that is left.

@@ -33,6 +33,7 @@ from pages.parts.shell.error_text import (
 WEAK_GUESS_PERCENT = 99.0  # attacker's success rate above which the form warns
 # Session key of the value of `chosen_records` for the last release or look of this session.
 RELEASED = "released_source"
+MAX_QUICK_BYTES = 5_000_000  # uploads of at most this size are checked without a click
 CHECKED = "checked_records"  # key of the page state for the result of the last check
 RESULT_FORM = "release_result"  # start of the keys of all fields on the result page
 # Fields of the form for published tables.
@@ -122,6 +123,11 @@ def start_check(job: str, ledger: str, plan: Plan, dataset: str, source: Source)
         job_widget.start(job, tasks.check, *arguments, copies=copies)
 
 
+def is_small_upload(source: Source) -> bool:
+    """Return whether the records are an uploaded file that a check reads in about a second."""
+    return source.upload is not None and source.upload.size <= MAX_QUICK_BYTES
+
+
 def _check_job(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> str:
     """Return the key of the job that checks the records."""
     # The random token keeps the job private to this session, because its numbers have no noise.
@@ -130,11 +136,19 @@ def _check_job(book: Ledger | None, plan: Plan, dataset: str, source: Source) ->
     return f"check|{token}|{ledger}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
 
 
-def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None:
+def check(
+    book: Ledger | None,
+    plan: Plan,
+    dataset: str,
+    source: Source,
+    *,
+    checks_now: Callable[[Source], bool] = lambda source: False,
+) -> None:
     """Draw the button that checks the records, and the result, which only the curator may see.
 
     If there is a ledger ``book``, the check also reports releases of the same records that were
-    charged to other datasets.
+    charged to other datasets. ``checks_now`` returns whether the check of these records starts
+    without a click.
     """
     ledger = "" if book is None else str(book.path)
     job = _check_job(book, plan, dataset, source)
@@ -149,6 +163,8 @@ def check(book: Ledger | None, plan: Plan, dataset: str, source: Source) -> None
         key="check_records",
         disabled=bool(source.problem(plan.schema)),
     )
+    if checks_now(source) and not source.problem(plan.schema) and job_queue.find(job) is None:
+        start_check(job, ledger, plan, dataset, source)
     show_deferred_error("check")
     finished_job = job_widget.job(job, label="Check")
     if finished_job is not None:
@@ -215,6 +231,7 @@ def confirm(
     ``interrupted`` is whether this attempt was charged but has no stored result; finishing it costs
     nothing more.
     """
+    dataset_form.registered_note(book, status)
     definition, price = status.definition, plan.pcost
     answers = texts.pluralize(plan.workload.queries, "answer")
     st.markdown(

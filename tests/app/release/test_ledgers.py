@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.ledger import Ledger
+from engine.ledger.signing import key_fingerprint
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import permalink
@@ -39,6 +40,8 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
     assert "Release now?" in session.text()  # the next step opens
+    assert "Created the ledger new.ledger with the dataset a, whose total is" in session.text()
+    assert key_fingerprint(Ledger(place).sign(b"")[0]) in session.text()
     assert f"{SUM_NOTE} The bar shows privacy costs." in session.text()
     assert SUM_NOTE not in session.set(budget_unit="rho").text()
     session.set(budget_unit="epsilon, delta").set(step=PAYER)
@@ -47,6 +50,9 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert spent in session.text()
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
+    session.set(dataset_name="b").press("declare")
+    assert "Registered the dataset b with a total of" in session.text()
+    assert "Registered" not in session.set(dataset="a").text()
 
 
 def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:

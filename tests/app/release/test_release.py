@@ -158,6 +158,15 @@ def test_download_shows_signer_and_receipt(ledger: Ledger) -> None:
     assert {"Public key (text)", "Receipt (JSON)"} <= set(files)
 
 
+def test_first_published_tables_need_no_click(ledger: Ledger) -> None:
+    session = open_release(ledger).set(confirmation="survey").press("release")
+    wait(wait(session).set(release_result_view="Published tables"))
+    assert "All tables sum to" in session.text()
+    assert "Package with tables (zip)" in {b.label for b in session.app.get("download_button")}
+    session.set(release_result_whole=True)  # another option needs a click
+    assert "All tables sum to" not in wait(session).text()
+
+
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
     session = open_release(ledger)
     reference = demo_plan("survey", (1,))
