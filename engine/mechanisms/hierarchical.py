@@ -1138,7 +1138,7 @@ class LevelSelection(ExplicitMechanism):
         if bases:
             rows = bases[0]
             if rows.ndim != 2 or rows.shape[1] != cells:
-                raise ValueError("the stored strategy rows do not fit the workload")
+                raise ValueError("the stored strategy rows do not have one column per cell")
         else:
 
             def watch(levels: int, gap: float) -> None:

@@ -118,7 +118,7 @@ class Design:
         origin, count, full_tables, *joint = integers(take(), 10**6)
         if joint not in ([], [1]):
             raise ValueError(
-                "the header of the stored design must have 3 numbers, or these and the number 1"
+                "the header of the stored design must be 3 numbers, optionally followed by the number 1"
             )
         names, components = workload.schema.names, []
         for _ in range(count):
@@ -130,7 +130,7 @@ class Design:
                 axes, rows = integers(take(), len(attributes)), take()
                 axis_sizes = tuple(sizes[a] for a in axes)
                 if rows.ndim != 2 or rows.shape[1] != math.prod(axis_sizes):
-                    raise ValueError("the stored strategy rows do not fit the attributes")
+                    raise ValueError("the stored strategy rows do not have one column per cell")
                 # Equal factors share one Strategy object, so that its pseudoinverse is computed
                 # once.  Caches also compare strategies by object identity.
                 if (axis_sizes, rows.tobytes()) not in strategies:

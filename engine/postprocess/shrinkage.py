@@ -605,7 +605,7 @@ def _low_order_tables(
     plain (`_is_plain`).  ``by_order`` maps a number of attributes to the attribute sets of this
     size.
     """
-    # ``residuals`` has the residual and its variance for every plain pair.
+    # ``residuals`` has the residual and its variance for every plain pair (see `_is_plain`).
     residuals = {
         axes: (evidence.residuals[axes].cells, evidence.residuals[axes].variance)
         for axes in by_order.get(2, [])

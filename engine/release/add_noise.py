@@ -69,7 +69,9 @@ def check_blocks(part: Measurable) -> None:
             _check_grid(block)
             _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
             if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
-                raise PlanError(_refusal_text(block, "has answers that exceed 62 bits on its grid"))
+                raise PlanError(
+                    _refusal_text(block, f"has answers of 2**{MOST_BITS} or more grid steps")
+                )
     if isinstance(part, Plan):
         try:
             # a broadcast array of zeros takes no memory, whatever its shape
