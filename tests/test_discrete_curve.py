@@ -123,6 +123,7 @@ def test_each_of_two_bounds_is_used() -> None:
     # On a fine grid the additive bound is smaller near epsilon 0, the multiplicative bound where
     # delta is tiny.
     load, step = 2.0**-40, 2.0**-60
+    # with mu = 1 and epsilon = 0, Gaussian noise has the delta 2 Phi(1/2) - 1 = 0.38292
     assert discrete_log_delta(0.0, 1.0, load, step) < math.log(0.383)
     variation = load / 24
     assert discrete_log_delta(10.0, 1.0, load, step) < 10.0 + math.log(variation)

@@ -130,7 +130,7 @@ def test_text_without_argument_is_unchanged(text: str) -> None:
     assert in_labels(text) == text
 
 
-def test_refusal_of_short_time_limit_names_control_and_smallest_limit() -> None:
+def test_refusal_of_short_time_limit_names_control() -> None:
     refusal = str(start_error("A search", 7.2, Limits(time_limit=3.0)))
     assert "the time limit is 3 s. Set time_limit=8 or more" in refusal
     assert "Set --options time_limit=8 or more" in in_options(refusal)

@@ -80,4 +80,5 @@ def test_on_one_scale_gives_pictures_common_limits() -> None:
         on_one_scale(*pictures)
         ((low, high),) = {(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures}
         assert all(low <= bottom and top <= high for bottom, top in ends)
+        # the common range is symmetric if the range of one picture was
         assert low == -high or all(bottom != -top for bottom, top in ends)

@@ -227,7 +227,7 @@ BUGS = [
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_checks_planted_bug_fail(bug, monkeypatch):
+def test_checks_fail_with_planted_bug(bug, monkeypatch):
     workload = (
         Workload(shapes.numeric(4, 4))
         .add("a", "prefix")

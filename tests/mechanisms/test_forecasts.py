@@ -56,7 +56,7 @@ def test_forecast_many_groups_neither_compares_nor_names(
     assert forecast(built, **options).seconds > 0.0
 
 
-def test_forecast_max_few_queries_takes_as_many_searches_as_steps() -> None:
+def test_forecast_of_max_has_one_search_per_step() -> None:
     """Query weights leave the Gram of 30 queries no symmetries, but its rank stays 30."""
     few = Workload(shapes.numeric(40, 30)).add(("a", "b"), Random(seed=1, count=30))
     few = few.add("a", "prefix")

@@ -277,7 +277,7 @@ def test_budget_shares_are_optimal(noise, power):
         assert float(np.sum(errors / (other / other.sum()) ** power)) >= value * (1 - 1e-12)
 
 
-def test_best_of_product_workload_kron_reaches_full_optimum():
+def test_opt_kron_reaches_optimum_of_product_workload():
     workload = Workload(numeric(4, 5)).add(("a", "b"), {"a": "prefix", "b": "range"})
     kron = best_of(workload, operators=("OPT_kron",), gap=1e-7).best
     full = best_of(workload, operators=("OPT_0",), gap=1e-7).best
@@ -405,7 +405,7 @@ def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("budget", [Budget(pcost=1.0), Budget.pure(1.0)])
 def test_hdmm_huge_table_uses_most_accurate_operator(budget: Budget) -> None:
-    """With Gaussian noise these are marginals; rounding errors make the other operator worse."""
+    """With Gaussian noise it is OPT_marginals, because rounding to the grid costs OPT_kron more."""
     schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(17)])
     workload = Workload.all_ways(schema, (1, 2), "prefix")
     marginals, kron = (

@@ -151,7 +151,7 @@ def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None
         assert other_plan.achieved >= bound
 
 
-def test_certificate_random_noise_is_above_bound() -> None:
+def test_random_noise_has_error_above_certificate_bound() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     for _ in range(50):
         blocks = {
@@ -303,7 +303,7 @@ def test_hdmm_union_file_round_trips_and_changes_budget(monkeypatch: pytest.Monk
     assert other.rmse == pytest.approx(result.rmse / 2, rel=1e-6)
 
 
-def test_hdmm_union_older_file_adds_up_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_file_of_hdmm_union_adds_up_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget(1.0))
     with monkeypatch.context() as patch:
         patch.setattr("engine.plans.blocks.MAX_JOINT", 2)

@@ -198,11 +198,12 @@ def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
     }
     start[()] = np.array(500.0)
     updates, gradient_step = [], joint._Multipliers.gradient_step
-    monkeypatch.setattr(
-        joint._Multipliers,
-        "gradient_step",
-        lambda self, table: (updates.append(self.axes), gradient_step(self, table))[1],
-    )
+
+    def record_update(multipliers, table):
+        updates.append(multipliers.axes)
+        return gradient_step(multipliers, table)
+
+    monkeypatch.setattr(joint._Multipliers, "gradient_step", record_update)
 
     def run(every):
         monkeypatch.setattr(joint, "ROUNDS_PER_FULL_UPDATE", every)
@@ -240,14 +241,12 @@ def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch)
     estimates = Evidence(**fields, tables=tuple(triples), residuals={})
     assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
     projected_sets, project = [], shrunk.project_nonnegative
-    monkeypatch.setattr(
-        shrunk,
-        "project_nonnegative",
-        lambda c, tables, *args, **options: (
-            projected_sets.append(tables),
-            project(c, tables, *args, **options),
-        )[1],
-    )
+
+    def record_sets(contrasts, tables, *args, **options):
+        projected_sets.append(tables)
+        return project(contrasts, tables, *args, **options)
+
+    monkeypatch.setattr(shrunk, "project_nonnegative", record_sets)
     consistent = shrunk.make_consistent(
         estimates, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None
     )

@@ -82,7 +82,7 @@ def test_publication_weights_give_little_budget_to_unreliable_pairs(pcost):
     assert standard_errors[0] <= 1.05 * standard_errors[1]
 
 
-def test_pair_weights_at_large_budget_are_nearly_equal():
+def test_pair_weights_at_large_budget_differ_at_most_fourfold():
     weights = weights_by_set(
         publication_weights(PAIRS, Budget(pcost=1e6), expected_records=RECORDS)
     )

@@ -368,7 +368,7 @@ def exp_by_series(gamma, *, terms=200):
 @example(gamma=Fraction(19), bits=20)
 @example(gamma=Fraction(12), bits=20)
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_exp_enclosure(gamma, bits):
+def test_exp_enclosure_contains_exponential(gamma, bits):
     low, high = noise._exp_enclosure(gamma, bits=bits)
     assert low <= exp_by_series(gamma) * 2**bits <= high <= low + 3
 

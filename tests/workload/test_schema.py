@@ -207,6 +207,6 @@ def test_invalid_attributes_are_refused(case: str) -> None:
     assert str(caught.value).isprintable()
 
 
-def test_unknown_attribute_counts_attributes_in_singular() -> None:
+def test_error_in_schema_of_one_attribute_uses_singular() -> None:
     with pytest.raises(SchemaError, match=r"'b' among its 1 attribute;"):
         Schema([Attribute.of_size("a", 2)])["b"]

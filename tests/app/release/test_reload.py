@@ -75,7 +75,7 @@ def test_reload_shows_result_without_planning(
     assert not any(b.key == "plan_now" for b in again.app.button)
 
 
-def test_options_of_published_tables_survive_page_change_and_reload(
+def test_table_options_survive_page_change_and_reload(
     ledger: Ledger, browser: Callable[[str], None]
 ) -> None:
     """Otherwise the same clicks would make two different packages with one name."""
