@@ -173,7 +173,7 @@ def complete_tables(
 
 # If every number of a count column is at least this, the column may contain sampling weights.
 LARGE_COUNT = 20
-# Largest number of records; the sum of two such numbers fits in 64 bits.
+# Largest number of records, also of a sum of counts, so that all counts fit in 64 bits.
 MAX_RECORDS = 2**62
 
 

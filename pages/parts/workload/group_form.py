@@ -60,7 +60,7 @@ def add_button(
         st.success(escape_markdown(message), icon="✅")
         new = new_groups(workload, groups)
     else:
-        # also draws how many groups the workload already has
+        # `groups_to_add` also draws the number of groups that the workload already has
         new = forecast_form.groups_to_add(groups)
     is_highlighted = not new or any(not has_queries_on(workload, group.attributes) for group in new)
     buttons.button(
@@ -264,7 +264,7 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
     are too many ranges to draw, a table of examples replaces the chart.
     """
     part, choices = 0, list(range(len(group.parts)))
-    # A part on both attributes is drawn as a plane anyway.
+    # The chart of a part on both attributes is a plane, so no separate choice is needed.
     if len(group.attributes) == 2 and len(group.parts) != 1:
         choices.append(PLANE)
     if not choices:
