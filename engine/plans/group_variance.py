@@ -28,6 +28,12 @@ from engine.plans.kronecker_rows import SLAB_ENTRIES
 from engine.plans.pareto_front import pareto_front
 from engine.residuals import Axes, digest
 
+# The search for a Pareto front of more than two features can compare every point with every point of
+# the front.  If there are at least this number of points, it is avoided.
+MIN_SLOW_FRONT_POINTS = 20_000
+# largest number of combinations of queries that are compared to avoid such a search
+MAX_COMPARED_COMBINATIONS = 300_000_000
+
 # Indices of some query families of a group in `Group.parts`.
 FamilyIndices = tuple[int, ...]
 # For each query family of a group, some of its queries; see `GroupVariance.at`.
@@ -153,7 +159,8 @@ class GroupVariance:
     ) -> tuple[list[int], list[list[tuple[int, Array]]]]:
         """Return the entries of all arrays at queries on the Pareto fronts.
 
-        The front of a set k contains combinations of queries of its families: for every other
+        If that takes less time, the entries are those at all combinations of queries of a set.  The
+        front of a set k contains combinations of queries of its families: for every other
         combination, the front has one with entries at least as large in all arrays over families of
         the set.  All arrays are nonnegative, so a query with the largest variance is a product of
         combinations on the fronts.
@@ -177,23 +184,31 @@ class GroupVariance:
             for keys, t in zip(keys_by_term, self.terms, strict=True)
             for key, (_, array) in zip(keys, t.arrays, strict=True)
         }
-        lengths: list[int] = []
-        on_front: dict[tuple[FamilyIndices, Any], tuple[int, Array]] = {}
-        for k, families in enumerate(family_sets):
+        features_of_sets = []
+        for families in family_sets:
             shape = tuple(self.counts[p] for p in families)
-            features = {
-                (indices, array_digest): _repeat_over_families(indices, array, families, shape)
-                for (indices, array_digest), array in arrays.items()
-                if set(indices) <= set(families)
-            }
-            if features:
+            features_of_sets.append(
+                {
+                    (indices, array_digest): _repeat_over_families(indices, array, families, shape)
+                    for (indices, array_digest), array in arrays.items()
+                    if set(indices) <= set(families)
+                }
+            )
+        # If the terms do not depend on the queries of a set, one of them is enough.
+        points = [math.prod(self.counts[p] for p in families) for families in family_sets]
+        lengths = [n if f else 1 for n, f in zip(points, features_of_sets, strict=True)]
+        on_front: dict[tuple[FamilyIndices, Any], tuple[int, Array]] = {}
+        # The smallest set first: the other fronts are then known when it is decided whether all
+        # combinations of the largest set are compared in place of those on its front.
+        for k in sorted(range(len(family_sets)), key=lambda k: points[k]):
+            features = features_of_sets[k]
+            has_slow_front = len(features) > 2 and points[k] >= MIN_SLOW_FRONT_POINTS
+            if has_slow_front and math.prod(lengths) <= MAX_COMPARED_COMBINATIONS:
+                on_front |= {key: (k, values) for key, values in features.items()}
+            elif features:
                 front = pareto_front(list(features.values()))
                 on_front |= {key: (k, values[front]) for key, values in features.items()}
-                lengths.append(len(front))
-            else:
-                # The terms do not depend on the queries of these families, so one of them is
-                # enough.
-                lengths.append(1)
+                lengths[k] = len(front)
         return lengths, [[on_front[key] for key in keys] for keys in keys_by_term]
 
     def values(self, start: int, stop: int) -> Array:

@@ -298,3 +298,28 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     assert [
         result.group_variance(i) for i in range(len(workload.groups))
     ] == result._group_variance_list
+
+
+@pytest.mark.parametrize("limit", [0, 10_000])
+@pytest.mark.parametrize("counts", [(36, 10), (10, 36)])
+def test_largest_variance_avoids_slow_fronts(counts, limit, monkeypatch) -> None:
+    monkeypatch.setattr(group_variance, "MIN_SLOW_FRONT_POINTS", 20)
+    monkeypatch.setattr(group_variance, "MAX_COMPARED_COMBINATIONS", limit)
+    compared = []
+    front = group_variance.pareto_front
+
+    def recorded_front(features):
+        compared.append(len(features[0]))
+        return front(features)
+
+    monkeypatch.setattr(group_variance, "pareto_front", recorded_front)
+    rng = np.random.default_rng(0)
+    terms = tuple(
+        group_variance.VarianceTerm(
+            coefficient=k + 1.0, arrays=tuple(((p,), rng.random(n)) for p, n in enumerate(counts))
+        )
+        for k in range(3)
+    )
+    variances = group_variance.GroupVariance(counts=counts, terms=terms)
+    assert variances.largest() == variances.values(0, 360).max()
+    assert sorted(compared) == ([10, 36] if limit == 0 else [10])
