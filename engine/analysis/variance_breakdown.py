@@ -146,20 +146,25 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
         computed = "" if attributes == {*measured} else ", from which this table is computed"
         return f"All error comes from one measured table, {_name(measured)}{computed}."
     contributions: list[str] = []
-    is_joint = False  # whether a source has more attributes than the group
+    larger_tables: list[str] = []  # sources with more attributes than the group
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
         # A smaller share would be shown as 0%.
         if share >= 0.005:
             source = names[0] if names else "the total"
             if not attributes.issuperset(names):
-                source = f"counts by {_name(names)}, from which this table is computed"
-                is_joint = True
+                source = _name(names)
+                larger_tables.append(source)
             elif len(names) > 1:
                 source = f"the {_name(names)} interaction"
             start = "on" if contributions else "of the variance comes from noise on"
             contributions.append(f"{share:.0%} {start} {source}")
     if contributions:
-        reason = " Measuring them together lowers the error of the workload." if is_joint else ""
+        reason = ""
+        if larger_tables:
+            reason = (
+                f" This table is computed from counts by {' and '.join(larger_tables)}: measuring"
+                " them together lowers the error of the workload."
+            )
         return f"{', '.join(contributions)}.{reason}"
     return "Every term contributes less than 0.5%." if table["variance"].any() else "No noise."
 

@@ -349,10 +349,10 @@ def test_breakdown_text_explains_measurement_on_more_attributes() -> None:
     workload = Workload(schema).add("sex", Custom(predicates=["sex == 'x'"]))
     workload = workload.add(("region", "party", "sex"), condition)
     joint = plan(workload, ONE, centers="tuned")
-    measured = "counts by region × party × sex, from which this table is computed."
-    reason = "Measuring them together lowers the error of the workload."
-    start = "100% of the variance comes from noise on"
-    assert breakdown_text(joint, 0) == f"{start} {measured} {reason}"
+    assert breakdown_text(joint, 0) == (
+        "100% of the variance comes from noise on region × party × sex. This table is computed from"
+        " counts by region × party × sex: measuring them together lowers the error of the workload."
+    )
     assert "interaction" in breakdown_text(joint, 1)
     one_table = plan(workload, ONE, "identity")
     assert breakdown_text(one_table, 0).endswith("sex, from which this table is computed.")
