@@ -161,8 +161,9 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     if contributions:
         reason = ""
         if larger_tables:
+            is_all = len(larger_tables) == len(contributions)
             reason = (
-                f" This table is computed from counts by {' and '.join(larger_tables)}: measuring"
+                f" {'This table' if is_all else 'Part of this table'} is computed from counts by {' and '.join(larger_tables)}: measuring"
                 " them together lowers the error of the workload."
             )
         return f"{', '.join(contributions)}.{reason}"
