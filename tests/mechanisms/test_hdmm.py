@@ -352,7 +352,7 @@ def test_clusters_cover_each_weighted_group_once():
         assert sorted(k for c in clusters for k in c) == list(weighted_groups(workload))
 
 
-def test_best_of_large_unit_is_refused_with_size():
+def test_best_of_large_pair_is_refused_with_size():
     workload = Workload(numeric(60, 60)).add(("a", "b"), "affine")
     with pytest.raises(NotApplicable, match="60 x 60 = 3,600 cells"):
         best_of(workload, operators=("OPT_kron",))

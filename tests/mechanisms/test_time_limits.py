@@ -293,7 +293,7 @@ def test_search_leaves_time_for_the_strategies_after_it(monkeypatch: pytest.Monk
     assert np.diff(deadlines) == pytest.approx([1.0] * 3)
 
 
-def test_random_queries_plan_too_short_time_limit_computes_no_gram(
+def test_too_short_time_limit_computes_no_gram(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The Gram of 10,800 queries on 3,600 cells takes seconds."""

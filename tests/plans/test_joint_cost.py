@@ -119,7 +119,7 @@ def test_plan_file_damaged_joint_is_refused(wrong: object) -> None:
         load_plan(json.dumps(data))
 
 
-def test_plan_file_other_charge_is_refused() -> None:
+def test_plan_file_without_joint_flag_is_refused() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     data = json.loads(result.to_json())
     del data["solved"]["joint"]

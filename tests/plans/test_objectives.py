@@ -167,7 +167,7 @@ def test_max_objective_equal_variances_gives_sum_plan():
 
 
 @pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
-def test_objectives_marginals_close_gap(mechanism):
+def test_all_objectives_close_gap_for_marginals(mechanism):
     """Group weights suffice: mechanisms that are optimal for marginals close the gap."""
     workload = Workload.all_ways(shapes.numeric(6, 3, 2), (0, 1, 2), "marginal")
     for goal in GOALS:

@@ -241,7 +241,7 @@ def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bo
             candidate.certificate.global_bound <= candidate.weighted_rmse * (1.0 + 1e-9)
         )
     if broken := [words for words, holds in promises.items() if not holds]:
-        raise BrokenPromiseError(f"no {', no '.join(broken)}")
+        raise BrokenPromiseError(f"broken promises: {', '.join(broken)}")
     if rehearse:
         counts = Counts.from_tables(schema, {schema.names: table})
         answers = measure(candidate, counts, rehearsal=True)

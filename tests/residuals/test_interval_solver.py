@@ -123,6 +123,7 @@ def test_interval_space_of_bad_input_is_refused():
 @pytest.mark.parametrize("mix", MIXES)
 def test_difference_gram_equals_cell_gram(mix, with_total):
     space = space_of(7, mix, with_total, seed=1)
+    # C has the entries 1[k >= i] - Pi_k, where Pi is the cumulative center
     C = np.tri(7).T[:, : space.dimension].T - space.cumulative[:, None]
     G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
     np.testing.assert_allclose(C.T @ G @ C, space.dense(), rtol=1e-10, atol=1e-9)

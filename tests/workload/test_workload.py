@@ -328,7 +328,12 @@ def test_has_queries_on_many_groups_compares_one_per_class(monkeypatch):
     )
     calls = []
     query_key = workload_module._query_key
-    monkeypatch.setattr(workload_module, "_query_key", lambda *a: calls.append(a) or query_key(*a))
+
+    def record_call(*args):
+        calls.append(args)
+        return query_key(*args)
+
+    monkeypatch.setattr(workload_module, "_query_key", record_call)
     assert has_queries_on(workload, ("c", "a"))
     assert not has_queries_on(workload, "abcd")
     assert len(calls) == 4

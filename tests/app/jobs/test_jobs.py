@@ -204,7 +204,7 @@ def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_
     until(lambda: process.exitcode == 0)
 
 
-def test_requested_file_is_written_without_holders(tmp_path: Path) -> None:
+def test_job_that_stays_ends_after_its_holder_leaves(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job_queue.start("stays", wait_for_gate, str(gate), holder="a", stays=True)
     until(lambda: job_queue.find("stays").text == "spending")
