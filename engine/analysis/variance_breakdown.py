@@ -159,15 +159,22 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
             start = "on" if contributions else "of the variance comes from noise on"
             contributions.append(f"{share:.0%} {start} {source}")
     if contributions:
-        reason = ""
-        if larger_tables:
-            is_all = len(larger_tables) == len(contributions)
-            reason = (
-                f" {'This table' if is_all else 'Part of this table'} is computed from counts by {' and '.join(larger_tables)}: measuring"
-                " them together lowers the error of the workload."
-            )
-        return f"{', '.join(contributions)}.{reason}"
+        joint_text = _joint_text(larger_tables, is_all=len(larger_tables) == len(contributions))
+        return f"{', '.join(contributions)}.{joint_text}"
     return "Every term contributes less than 0.5%." if table["variance"].any() else "No noise."
+
+
+def _joint_text(larger_tables: list[str], *, is_all: bool) -> str:
+    """Return a sentence about joint measurements from which a table is computed; may be empty.
+
+    ``is_all`` is whether the table has no other source of error.
+    """
+    if not larger_tables:
+        return ""
+    return (
+        f" {'This table' if is_all else 'Part of this table'} is computed from counts by"
+        f" {' and '.join(larger_tables)}: measuring them together lowers the error of the workload."
+    )
 
 
 def _name(names: tuple[str, ...]) -> str:

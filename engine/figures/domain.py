@@ -464,6 +464,8 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     )
     _set_color_range(figure, shown)
     diagonal = np.einsum("rc,rc->c", rows, rows)
+    ends = dict.fromkeys(f"{cost:.3f}" for cost in (diagonal.min(), diagonal.max()))
+    costs = " to ".join(ends)
     table = pd.DataFrame(shown, columns=_distinct(cell_labels))
     table.insert(0, "cell", cell_labels, allow_duplicates=True)
     return Picture(
@@ -471,9 +473,8 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         figure=figure,
         table=table,
         alt=(
-            f"{pluralize(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to"
-            f" {diagonal.max():.3f}. The diagonal entry of a cell is the privacy cost of one record"
-            " in it; the largest entry is the privacy cost of the strategy."
+            f"{pluralize(n, 'cell')}. The diagonal entry of a cell, {costs}, is the privacy cost of"
+            " one record in it."
         ),
         note=(
             "Bright: both cells are counted in the same noisy numbers. If only the diagonal is"

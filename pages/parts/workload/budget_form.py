@@ -66,7 +66,9 @@ def promise() -> None:
         st.caption(
             escape_markdown(
                 deltas_as_powers(
-                    schema.meaning(current) if schema and has_invariants else current.describe()
+                    schema.meaning(current)
+                    if schema and has_invariants
+                    else budgets.other_units(current)
                 )
             )
         )
