@@ -41,10 +41,10 @@ QUESTIONS = {
 }
 RESULT = "First measurement, decision and second measurement"
 TUTORIAL = (
-    "A **fine** analysis has more detail, a **coarse** one less noise. The part that both share is"
-    " measured first (the **look**) and shows whether the counts are large enough. A **rule** set in"
-    " advance then chooses one, and a second measurement adds what it still needs (the"
-    " **remainder**). Both together cost what the analysis costs alone."
+    "A **fine** analysis has more detail, a **coarse** one less noise. The **first measurement**"
+    " (in Python: **look**) has the part that both share, and shows whether the counts are large"
+    " enough. A **rule** set in advance then chooses one, and a second measurement adds what it"
+    " still needs (the **remainder**). Both together cost what the analysis costs alone."
 )
 
 

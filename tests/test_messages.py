@@ -151,3 +151,15 @@ def test_command_line_error_names_count_option(
     assert "--count-column n" in error
     assert "--ignore n" in error
     assert "count_column" not in error
+
+
+def test_no_message_calls_the_first_measurement_a_look() -> None:
+    """The pages say "first measurement"; only names of the interface have "look"."""
+    look = re.compile(r"\b(the|an?|this|new|shared|separate|first) look\b")
+    found = [
+        (path.name, text)
+        for path in sorted((ROOT / "engine").rglob("*.py"))
+        for text in texts(path)
+        if look.search(text.lower())
+    ]
+    assert not found

@@ -471,7 +471,7 @@ def add_release_options(command: Commands) -> None:
     )
     command.add_argument(
         "--key",
-        help="key of a release or a look, as printed; by default that of the only release",
+        help="key of a release or a first measurement, as printed; by default that of the only release",
     )
     command.add_argument(
         "--dataset", metavar="NAME", help="dataset of the release; by default that of --key"

@@ -87,7 +87,7 @@ SUMMARIES = {
     "publish": "write consistent non-negative tables from a release; costs nothing",
     "coarse-or-fine": ("predict the costs and the decision of a two-stage release; spends nothing"),
     "look": "measure the common part of several plans, before one of them is chosen",
-    "decide": "record in the ledger which option is chosen after a look; costs nothing",
+    "decide": "record in the ledger which option is chosen after the first measurement; costs nothing",
     "finish": "measure the remaining part of the chosen option",
     "budget": "create a ledger, add a dataset, change its total, show the remaining budget",
     "verify": "check every row and result of a ledger, or a package",

@@ -333,7 +333,7 @@ def add_prediction_commands(commands: Commands) -> None:
         type=number,
         default=3.0,
         metavar="NUMBER",
-        help="safety margin of the look, in standard errors; by default %(default)g",
+        help="safety margin of the first measurement, in standard errors; by default %(default)g",
     )
     command.add_argument(
         "--primary",
@@ -350,7 +350,7 @@ def add_prediction_commands(commands: Commands) -> None:
         "--simulated",
         type=Path,
         metavar="PATH",
-        help="simulated records, to rehearse the look on them; by default none",
+        help="simulated records, to rehearse the first measurement; by default none",
     )
     command.add_argument(
         "--seed",

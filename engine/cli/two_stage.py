@@ -101,8 +101,8 @@ def add_step_commands(commands: Commands) -> None:
         choices=("refuse", "charge"),
         default="refuse",
         help=(
-            "if the records differ from those of the look: refuse, or charge this step separately;"
-            " by default %(default)s"
+            "if the records differ from those of the first measurement: refuse, or charge this step"
+            " separately; by default %(default)s"
         ),
     )
     for command in (look, decide, finish):

@@ -575,9 +575,9 @@ def exact_split(
         ):
             return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
-        f"The first stage (the look) costs {look!r}, and the options cost {list(totals)}. No "
-        "floating-point costs of the second stages give exactly these sums: an option costs nearly "
-        "the same as the first stage, or the costs of the options differ too much. Give the "
+        f"The first measurement costs {look!r}, and the options cost {list(totals)}. No "
+        "floating-point costs of the second measurements give exactly these sums: an option costs nearly "
+        "the same as the first measurement, or the costs of the options differ too much. Give the "
         "options more similar budgets, or remove the cheapest option."
     )
 

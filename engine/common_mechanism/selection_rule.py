@@ -271,7 +271,7 @@ class NestedPlanRule:
             for i, group in enumerate(self.groups):
                 variances = answered.variances(i)
                 if not np.isfinite(variances).all():
-                    plan_name = plan_names.get(plan, "the look")
+                    plan_name = plan_names.get(plan, "the first measurement")
                     raise NotApplicable(
                         f"The analyses are not nested: {plan_name} does not answer the"
                         f" {group.family_text} queries on {set_name(group.attributes)} of the"
@@ -306,7 +306,7 @@ class NestedPlanRule:
     def estimates(self, look_result: Measurement) -> Array:
         """Return the look's answers to the primary queries, in counts, shape (queries,)."""
         check_type(
-            "look",
+            "first measurement",
             look_result,
             Measurement,
             give="the measurement that stepwise.look() returned",
@@ -314,9 +314,9 @@ class NestedPlanRule:
         )
         if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This measurement was made with another plan than the first stage (the look) of "
-                "this rule. Give the measurement that stepwise.look() returned for the options of "
-                "this rule."
+                "This measurement was made with another plan than the first measurement of this"
+                " rule. Give the measurement that stepwise.look() returned for the options of this"
+                " rule."
             )
         primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])

@@ -70,8 +70,8 @@ from engine.residuals import Space
 
 STOP = "stop"
 _REMEDY = (
-    "To release these records, start a new look with another attempt, which spends again, or give"
-    " another dataset with a separate budget. resume() returns the stored answers."
+    "To release these records, start a new first measurement with another attempt, which spends again,"
+    " or give another dataset with a separate budget. resume() returns the stored answers."
 )
 Book = Ledger | str | os.PathLike[str]
 
@@ -126,8 +126,8 @@ def look(
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError(
-            "The first stage (the look) spends budget, so it needs a dataset and a ledger. Give both, or use"
-            " rehearsal=True."
+            "The first measurement spends budget, so it needs a dataset and a ledger. Give both, or"
+            " use rehearsal=True."
         )
     book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
     hash_ = _step_hash(common, LOOK)
@@ -215,9 +215,9 @@ def decide(
     steps = resume(book, key)
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
-            f"The option '{steps.choice.option}' was chosen after this look, in row"
+            f"The option '{steps.choice.option}' was chosen after this first measurement, in row"
             f" {steps.choice.seq} of the ledger, and a choice is final. Finish this option, or"
-            " start a new look, which spends again."
+            " start a new first measurement, which spends again."
         )
     rule_option = None
     if verdict is not None:
@@ -320,8 +320,8 @@ def finish(
     if choice is None or choice.option == STOP:
         state = "No decision" if choice is None else "The decision to stop"
         raise LedgerError(
-            f"{state} is on the ledger for this look. First decide for one of the options"
-            f" {', '.join(steps.common.names)}."
+            f"{state} is on the ledger for this first measurement. Decide for one of the"
+            f" options {', '.join(steps.common.names)}."
         )
     stage = _SecondStage(
         book=book,
@@ -344,9 +344,9 @@ def finish(
     if not stage.residual.blocks:
         if steps.finished is not None and attempt != 1 and book.find(stage.stage_key) is None:
             raise PlanError(
-                f"The look measured everything that {choice.option!r} needs, so attempt={attempt}"
-                " would return the same answers. Leave out attempt, or start a new look with"
-                " another attempt, which spends again."
+                f"The first measurement has everything that {choice.option!r} needs, so"
+                f" attempt={attempt} would return the same answers. Leave out attempt, or start a"
+                " new first measurement with another attempt, which spends again."
             )
         # all answers are from the look, so compare ``data`` with the records of the look
         if on_changed == "refuse":
@@ -495,8 +495,9 @@ class _SecondStage:
         if changed and self.on_changed == "refuse":
             raise OtherRecords(
                 changed,
-                f"This stage costs pcost {cost_text(self.cost)} only on the records of the look."
-                ' Nothing was spent. Give the records of the look, or use on_changed="charge",'
+                f"The second measurement costs pcost {cost_text(self.cost)} only on the records of"
+                " the first measurement. Nothing was spent. Give the records of the first"
+                ' measurement, or use on_changed="charge",'
                 f" which spends pcost {cost_text(separate_cost)}.",
             )
         report_intake = report_separate_charges(self.intake, changed, separate_cost)
@@ -540,8 +541,8 @@ def rehearse_finish(
     """
     if not look_result.rehearsal:
         raise PlanError(
-            "This look was a release, so its second stage cannot be a rehearsal. Finish it as a"
-            " release, or rehearse the look as well."
+            "The first measurement was a release, so the second one cannot be a rehearsal. Finish"
+            " it as a release, or rehearse the first measurement as well."
         )
     position = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(position))
@@ -736,7 +737,7 @@ def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
         except (ValueError, KeyError, TypeError):
             raise LedgerError(
                 f"Row {row.seq} of the ledger does not have the fields of a decision."
-                " Start a new look, which spends again."
+                " Start a new first measurement, which spends again."
             ) from None
         choices.append(Choice(**fields, seq=row.seq, utc=row.utc))
     return tuple(choices)

@@ -96,13 +96,18 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
     is the digest of the look's tables from the ledger.
     """
     if digest.startswith(OTHER_RECORDS_PREFIX):
-        return "This look was measured on other records than the look before it in the chain."
+        return (
+            "This first measurement was made on other records than that of the choice before it in"
+            " the chain."
+        )
     same = hmac.compare_digest(
         digest, table_digest(counts, step_sets(common), book.secret("records"))
     )
     if same:
         return ""
-    return "These are not the records of the look, or the ledger's key file was replaced."
+    return (
+        "These are not the records of the first measurement, or the ledger's key file was replaced."
+    )
 
 
 def report_separate_charges(
@@ -173,8 +178,8 @@ class StepCosts:
         exact = Decimal(self.totals[position]) - Decimal(self.spent)
         if exact < 0 or Decimal(repr(float(exact))) != exact:
             raise LedgerError(
-                "The result file of the look was changed: the costs in it do not match the options "
-                "in it. Restore the file from a copy."
+                "The result file of the first measurement was changed: the costs in it do not match"
+                " the options in it. Restore the file from a copy."
             )
         return float(exact)
 

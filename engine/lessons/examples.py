@@ -461,6 +461,7 @@ def _problem(name: str, cells: int) -> DualProblem:
 
 # Maps a number of rows to the number of invented persons with this number of rows.
 VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}
+FIRST = "first measurement"  # column of `SharedMeasurement.spends`
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
@@ -651,18 +652,23 @@ class TwoAnalyses:
         """Return a table of the pcost of a first measurement (the look) and a following analysis.
 
         Each row is one combination of a look (shared with the analysis, or separate from it) and an
-        analysis (coarse or fine).  Columns: path (text of the combination), look, remainder (what
-        the analysis costs after the look), total.
+        analysis (coarse or fine).  Columns: path (text of the combination), `FIRST`, remainder
+        (what the analysis costs in addition), total.
         """
         rows = []
         for number, name in enumerate(("coarse", "fine")):
             look, residual = self.shared.spends[number]
-            rows.append((f"shared look, then {name}", look, residual, look + residual))
+            rows.append((f"shared first, then {name}", look, residual, look + residual))
             full_cost = (self.coarse, self.fine)[number].pcost
             rows.append(
-                (f"separate look, then {name}", self.separate, full_cost, self.separate + full_cost)
+                (
+                    f"separate first, then {name}",
+                    self.separate,
+                    full_cost,
+                    self.separate + full_cost,
+                )
             )
-        return pd.DataFrame(rows, columns=["path", "look", "remainder", "total"])
+        return pd.DataFrame(rows, columns=["path", FIRST, "remainder", "total"])
 
 
 def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:

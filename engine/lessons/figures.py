@@ -37,6 +37,7 @@ from engine.figures.base import (
 )
 from engine.lessons.examples import (
     CAPS,
+    FIRST,
     PERSONS,
     SECRETS,
     Attack,
@@ -525,7 +526,7 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
             "marker": {"color": color, "pattern": {"shape": shape}},
             "hovertemplate": f"{label}: %{{x:,.4~r}} pcost<extra></extra>",
         }
-        for label, color, shape in (("look", ORANGE, "x"), ("remainder", BLUE, ""))
+        for label, color, shape in ((FIRST, ORANGE, "x"), ("remainder", BLUE, ""))
     ]
     budget_line = {"type": "line", "x0": budget, "x1": budget, "y0": 0, "y1": 1, "yref": "paper"}
     line_label = {"x": budget, "y": 1.0, "yref": "paper", "yanchor": "bottom", "showarrow": False}
@@ -538,14 +539,14 @@ def spends_picture(analyses: TwoAnalyses) -> Picture:
         "xaxis": {"title": {"text": "privacy cost (pcost)"}, "rangemode": "tozero"},
         "yaxis": category_axis() | {"autorange": "reversed"},
     }
-    look = table["look"].iloc[0]
+    look = table[FIRST].iloc[0]
     return Picture(
-        title="Cost of a look before the decision",
+        title="Cost of a first measurement before the decision",
         figure=set_margins(go.Figure(bars, layout)),
         table=table,
         alt=(
-            f"A shared look of {cost(look)} pcost and the remainder cost"
-            f" {cost(table['total'].iloc[0])}; with an equally accurate separate look the cost is"
+            f"A shared first measurement of {cost(look)} pcost and the remainder cost"
+            f" {cost(table['total'].iloc[0])}; with an equally accurate separate one the cost is"
             f" {cost(table['total'].iloc[1])}."
         ),
     )

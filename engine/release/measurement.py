@@ -625,7 +625,7 @@ class Archive:
         if any(header.get(name) != value for name, value in expected.items()):
             raise LedgerError(
                 f"The result file {self.path.name} belongs to another kind of release. To continue"
-                " a two-stage release, give the key of its first stage (the look). Otherwise"
+                " a two-stage release, give the key of its first measurement. Otherwise"
                 " restore the file from a copy."
             )
         return header

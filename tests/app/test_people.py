@@ -204,7 +204,7 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     frame = pd.read_csv(panel)
     frame[frame["pid"] > 0].to_csv(panel.with_name("corrected.csv"), index=False)
     run_finish(session.set(records_path=str(panel.with_name("corrected.csv"))))
-    assert "not the records of the look" in session.errors()
+    assert "not the records of the first measurement" in session.errors()
     assert len(spent_pcosts(ledger)) == 1
     run_finish(session.set(coarse_charge_1=True))
     assert "charged alone" in " ".join(w.value for w in session.app.warning)

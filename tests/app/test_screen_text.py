@@ -43,6 +43,7 @@ HABITS = {
     "two names for the app": r"\b(studio|workbench)\b",
     "two names for a table": r"\bk-way\b|\bgroups? of queries\b",
     "own or rest in place of remainder": r"\bthe rest\b|\bof (its|their|your) own\b",
+    "look in place of first measurement": r"\b(the|an?|this|new|shared|separate|first) looks?\b",
     "house and family": r"\b(keeper|house rules?|sibling|kin)\b",
 }
 

@@ -475,7 +475,7 @@ def test_two_stage_release_with_persons_completes(
     assert "'ways2', recorded" in capsys.readouterr().out
     finish = ["finish", *read, "--look", key, "--out", str(tmp_path / "answers.csv")]
     assert main([*finish, "--data", str(other)]) == 1
-    assert "not the records of the look" in capsys.readouterr().err
+    assert "not the records of the first measurement" in capsys.readouterr().err
     assert Ledger(ledger).status("panel").spent < 0.5
     assert main([*finish, "--data", str(other), "--on-changed", "charge"]) == 0
     assert "charged alone" in capsys.readouterr().err

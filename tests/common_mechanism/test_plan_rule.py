@@ -119,7 +119,7 @@ def test_plan_rule_with_bad_arguments_is_refused():
         with pytest.raises(PlanError, match=next(iter(option))):
             nested(**option)
     other = look_at(3, coarse_or_fine(ways(1), ways(2)))
-    with pytest.raises(PlanError, match="look"):
+    with pytest.raises(PlanError, match="first measurement"):
         nested().decide(other)
 
 

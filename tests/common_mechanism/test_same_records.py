@@ -137,7 +137,7 @@ def test_steps_after_changed_records_are_charged_alone(ledger):
     decide(ledger, key, option="look closer", by="A. Reader")
     closer = finish(ledger, key, CORRECTED, on_changed="charge").key
     decide(ledger, closer, option="3", by="A. Reader")
-    with pytest.raises(DataError, match="look before it"):
+    with pytest.raises(DataError, match="of the choice before it"):
         finish(ledger, closer, CORRECTED)
     finish(ledger, closer, CORRECTED, on_changed="charge")
     assert float(ledger_spends(ledger)[-1]) >= chain.following.residuals[1].pcost

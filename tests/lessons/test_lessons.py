@@ -228,7 +228,7 @@ def test_two_analyses_share_budget_of_paper(attributes: int, fine: int, saved: F
     assert analyses.coarse.pcost == analyses.fine.pcost == 0.5
     assert analyses.shared.saved == pytest.approx(float(saved))
     table = analyses.spends()
-    assert table["look"].tolist() == pytest.approx([0.5 * float(saved)] * 4)
+    assert table["first measurement"].tolist() == pytest.approx([0.5 * float(saved)] * 4)
     assert table["total"].tolist() == pytest.approx([0.5, 0.5 * (1 + float(saved))] * 2)
     assert analyses.fine.answers(analyses.shared.common)
     assert analyses.coarse.answers(analyses.shared.common)

@@ -207,7 +207,7 @@ def test_look_at_sum_needs_same_records_to_finish(tmp_path: Path) -> None:
         Counts.sum([total, counts_for_steps(common, records(30)).as_shard()]),
         frame.iloc[1:],
     ):
-        with pytest.raises(DataError, match="not the records of the look"):
+        with pytest.raises(DataError, match="not the records of the first measurement"):
             stepwise.finish(book, key, data)
     done = stepwise.finish(book, key, frame)
     assert abs(done.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5

@@ -28,13 +28,13 @@ from pages.parts.shell.history import RequestState
 NAME = "coarse"
 FINE = ("all pairs", "full table")
 STEPS = (
-    "Look first, then decide: with a **shared look** or an equally accurate **separate look**.",
-    "**Saved budget** and size of the look. Change the questions and the fine analysis.",
+    "Measure first, then decide: with a **shared** or an equally accurate **separate** first measurement.",
+    "**Saved budget** and size of the first measurement. Change the questions and the fine analysis.",
 )
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cost of a look followed by an analysis, then the saved budget in numbers."""
+    """Draw the cost of a first measurement followed by an analysis, then the saved budget in numbers."""
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
     questions = dial(
@@ -52,10 +52,10 @@ def picture(step: int) -> LessonPicture:
         one.metric(
             "Budget saved (pcost)",
             f"{analyses.shared.saved:.2%}",
-            help="pcost of an equally accurate separate look, relative to the fine analysis",
+            help="pcost of an equally accurate separate first measurement, relative to the fine analysis",
         )
         two.metric(
-            "Size of the shared look",
+            "Size of the shared first measurement",
             f"{analyses.shared.common.rank:,}",
             help="Independent noisy numbers",
         )
@@ -92,7 +92,7 @@ def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]
 
 
 def expected() -> dict[str, str]:
-    """Return the share of the budget that a shared look saves, for three examples.
+    """Return the share of the budget that a shared first measurement saves, for three examples.
 
     The keys are descriptions, the values the numbers as text.
     """
@@ -114,9 +114,9 @@ LESSON = Lesson(
     words=(
         "A **coarse** analysis counts the yes replies to each question. A **fine** analysis counts"
         " combinations of replies, which is useful only if the counts are large enough. Both share"
-        " information: their **common mechanism**. Release it first as a look, then release the"
+        " information: their **common mechanism**. Measure it first, then measure the"
         " **remainder** of the analysis that you choose. Together they are exactly that analysis,"
-        " at its cost, so that **the look is free**."
+        " at its cost, so that **the first measurement is free**."
     ),
     steps=STEPS,
     picture=picture,
@@ -132,36 +132,39 @@ LESSON = Lesson(
         ),
         Formula(
             latex=(
-                r"\mathrm{pcost}(\text{look}) + \mathrm{pcost}(\text{remainder}) ="
+                r"\mathrm{pcost}(\text{first measurement}) + \mathrm{pcost}(\text{remainder}) ="
                 r" \mathrm{pcost}(\text{analysis})"
             ),
-            plain="pcost(look) + pcost(remainder) = pcost(analysis)",
-            words="For either analysis, which consists of the look and its remainder.",
+            plain="pcost(first measurement) + pcost(remainder) = pcost(analysis)",
+            words="For either analysis, which consists of the first measurement and its remainder.",
         ),
     ),
     questions=(
         question(
-            "You release the shared look, then choose the fine analysis. What is the total cost?",
+            "You release the shared first measurement, then choose the fine analysis. What is the total cost?",
             (
-                "The look plus the fine analysis.",
-                "That is for a separate look. The shared look is part of the fine analysis.",
+                "The first measurement plus the fine analysis.",
+                "That is for a separate first measurement. The shared one is part of the fine analysis.",
             ),
-            ("Only the look.", "The remainder of the fine analysis reads the records again."),
+            (
+                "Only the first measurement.",
+                "The remainder of the fine analysis reads the records again.",
+            ),
             (
                 "✓ Exactly the cost of the fine analysis.",
-                "Look and remainder together are the fine analysis.",
+                "First measurement and remainder together are the fine analysis.",
             ),
         ),
         question(
             "When must the rule for choosing between coarse and fine be set?",
             (
-                "✓ Before the look.",
+                "✓ Before the first measurement.",
                 "A rule chosen after seeing the numbers risks fitting their noise.",
             ),
-            ("After the look.", "Then the decision may follow the noise."),
+            ("After the first measurement.", "Then the decision may follow the noise."),
             (
                 "It does not matter.",
-                "Not for privacy, because the look is paid for. For valid statistics it does.",
+                "Not for privacy, because the first measurement is paid for. For valid statistics it does.",
             ),
         ),
         question(
@@ -183,8 +186,8 @@ LESSON = Lesson(
     ),
     expected=expected,
     goals=(
-        "Explain what two analyses share, and why the shared look has no extra cost.",
-        "Compare it with a separate look, whose cost is added to the analysis.",
+        "Explain what two analyses share, and why the shared first measurement has no extra cost.",
+        "Compare it with a separate first measurement, whose cost is added to the analysis.",
     ),
     discussion=(
         "With the full table as the fine analysis, more questions save less. Why?",
