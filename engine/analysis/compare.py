@@ -426,11 +426,16 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     return [*preselected, *(str(label) for label in references if label not in preselected)]
 
 
-def expected_wait_text(table: pd.DataFrame) -> str:
+def expected_wait_text(table: pd.DataFrame, measured: Mapping[str, float] | None = None) -> str:
     """Return sentences with the longest expected planning time and the number of refused
     mechanisms.
 
-    ``table`` is the result of `expected_costs`.
+    Parameters
+    ----------
+    table : result of `expected_costs`.
+    measured : label -> planning time in seconds of the mechanisms that have been planned.  They are
+        left out.  If planning them took longer than expected, because the machine is busy, the
+        times of the other mechanisms are raised by the same factor.
 
     >>> import pandas as pd
     >>> rows = [("wff", 0.2, 80.0, "ok"), ("hdmm", 11.0, 90.0, "ok"), ("laplace", math.nan, 0.0, "No.")]
@@ -439,6 +444,13 @@ def expected_wait_text(table: pd.DataFrame) -> str:
     ... )
     'HDMM is expected to take about 11 s, the others less. 1 mechanism cannot run.'
     """
+    measured = measured or {}
+    is_done = table["mechanism"].isin(list(measured))
+    slowdown = 1.0
+    # Times below half a second say little about the load of the machine.
+    if (expected := float(table.loc[is_done, "seconds"].sum())) >= 0.5:
+        slowdown = max(1.0, sum(map(float, measured.values())) / expected)
+    table = table.assign(seconds=table["seconds"] * slowdown)[~is_done]
     ready = table[table["status"] == "ok"]
     blocked = len(table) - len(ready)
     sentences = []

@@ -79,6 +79,13 @@ class Compared:
         return float(self.key.rpartition("|")[2])
 
     @property
+    def seconds(self) -> dict[str, float]:
+        """Planning times of the mechanisms with a plan: label -> seconds."""
+        frame = self.results.frame
+        times = dict(zip(frame["mechanism"], frame["seconds"], strict=True))
+        return {label: times[label] for label in self.best}
+
+    @property
     def best(self) -> list[str]:
         """Labels of the mechanisms with a plan, best first."""
         return [
@@ -408,8 +415,7 @@ def _start(
     if is_done:
         st.caption("Done: the results are below.")
         return
-    finished = [] if partial is None else partial.best
-    text = expected_wait_text(table[~table["mechanism"].isin(finished)])
+    text = expected_wait_text(table, {} if partial is None else partial.seconds)
     if not text and is_running:
         text = "Only the lower bound is still being computed."
     if text:

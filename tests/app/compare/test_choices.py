@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -80,6 +81,14 @@ def test_expected_wait_names_slowest_mechanism() -> None:
     session = Session(plan=permalink.packed(RequestState(workload=workload)))
     session.go("compare", compare_chosen=["hdmm", "wff"])
     assert "HDMM is expected to take about" in session.text()
+
+
+def test_expected_wait_follows_measured_times() -> None:
+    rows = [("wff", 1.0, 80.0, "ok"), ("hdmm", 5.6, 90.0, "ok")]
+    table = pd.DataFrame(rows, columns=["mechanism", "seconds", "memory_mb", "status"])
+    assert expected_wait_text(table, {"wff": 5.0}) == "HDMM is expected to take about 28 s."
+    assert expected_wait_text(table, {"wff": 0.5}) == "HDMM is expected to take about 5.6 s."
+    assert expected_wait_text(table, {"wff": 5.0, "hdmm": 28.0}) == ""
 
 
 def test_expected_wait_refers_to_time_limit() -> None:
