@@ -102,8 +102,8 @@ class Operator(NDArrayOperatorsMixin, ABC):
         if self.nbytes > MAX_DENSE_BYTES:
             raise LimitExceeded(
                 f"A matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers needs"
-                f" {self.nbytes / 1e9:.1f} GB, more than {MAX_DENSE_BYTES / 1e9:g} GB. Use"
-                " attributes with fewer cells."
+                f" {self.nbytes / 1e9:.1f} GB, more than {MAX_DENSE_BYTES / 1e9:g} GB. Merge"
+                " cells of attributes with many cells."
             )
         return self._apply(np.eye(len(self)))
 

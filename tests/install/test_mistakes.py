@@ -202,7 +202,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "float|Budget(pcost=1.0)",
     ),
     "a number for names of analyses": (lambda: coarse_or_fine(P, P, names=3), "int|list of texts"),
-    "one analysis": (lambda: coarse_or_fine(P), "1 arguments|two plans"),
+    "one analysis": (lambda: coarse_or_fine(P), "are Plan|two or more Plan"),
     "a rule on a plan": (
         lambda: NestedPlanRule(common=P, share=0.5, snr=5),
         "Plan|coarse_or_fine()",

@@ -167,7 +167,7 @@ def test_plan_progress_increases_to_one(mechanism, options):
 
 
 @pytest.mark.parametrize("shape", ["symmetric", "mixed_three", "cyclic"])
-def test_certificate_time_limit_is_stated(shape):
+def test_certificate_states_exceeded_time_limit(shape):
     result, _ = planned("querysmasher", {}, shape, "no time")
     assert "time limit" in result.certificate.statement
     assert result.certificate.gap > SLACK

@@ -238,7 +238,7 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
 
 
 def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
-    """A union measures the span of the weighted queries; others have infinite variance."""
+    """A union measures the span of the weighted queries.  Other queries have infinite variance."""
     workload = (
         Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
     )

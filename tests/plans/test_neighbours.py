@@ -199,6 +199,7 @@ def test_coarse_or_fine_uses_privacy_unit():
     B, _ = columns(three.look)
     left = columns(three.residuals[1])[0]
     both = np.concatenate([B, left])
+    # all 3 rows of a person may be in one cell, which costs 3^2 times as much as one row
     assert 9.0 * max(cost(both[:, x], False) for x in range(both.shape[1])) <= sum(three.spends[1])
     with pytest.raises(PlanError, match="different"):
         coarse_or_fine(options()[0], options(rows_per_person=3)[1])

@@ -271,7 +271,7 @@ def test_verify_zip_with_special_members_gives_problem(unpacked, tmp_path) -> No
     assert "encrypted" in verdict(tmp_path / "encrypted.zip")[0]
 
 
-def test_verify_zip_with_false_directory_gives_problem(packages, tmp_path) -> None:
+def test_verify_zip_with_false_directory_gives_verdict(packages, tmp_path) -> None:
     sound, target = packages["release"].read_bytes(), tmp_path / "p.zip"
     end = sound.rfind(b"PK\x05\x06")
     for place, form in ((end + 10, "<H"), (end + 12, "<I"), (end + 16, "<I")):

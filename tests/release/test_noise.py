@@ -196,7 +196,7 @@ def entropy(seed) -> Callable[[int], bytes]:
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(1000, 7), 2**60], ids=str)
-def test_law_when_integers_decide_everything(variance):
+def test_law_is_exact_if_integers_decide_every_draw(variance):
     draws = noise._draw(gaussian_envelope(variance), size=12_000, entropy=entropy(3), margin=2.0)
     assert fit_pvalue(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
     wrong = variance * Fraction(110, 100) ** 2

@@ -16,7 +16,7 @@ THREE = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 3), Attribute.
 ROWS = np.array([[1.0, 3.0, 3.0, -3.0, -1.0, 3.0], [-2.0, 2.0, -3.0, 1.0, -1.0, 1.0]])
 
 
-def test_requests_forty_random_ones_do_not_fail() -> None:
+def test_forty_random_requests_do_not_fail() -> None:
     outcomes = list(campaign.requests(40, seed=100))
     assert [o for o in outcomes if o.failure] == []
     assert sum(not o.refusal for o in outcomes) > 10

@@ -161,10 +161,10 @@ def test_forecast_and_endings_state_alternating_search() -> None:
         expected = forecast(workload, **options)
         assert expected.memory < 5e8
         assert expected.seconds < 60.0
-    parted = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT)
-    dense = build_plan(coupled_workload())
-    assert any(ending.startswith("in turns") for ending in parted.endings)
-    assert not any(ending.startswith("in turns") for ending in dense.endings)
+    alternating_plan = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT)
+    dense_plan = build_plan(coupled_workload())
+    assert any(ending.startswith("in turns") for ending in alternating_plan.endings)
+    assert not any(ending.startswith("in turns") for ending in dense_plan.endings)
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])

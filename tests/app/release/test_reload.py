@@ -136,7 +136,7 @@ def test_report_on_rows_survives_reload_only(
 def test_report_on_rows_is_the_same_after_reload(
     ledger: Ledger, tmp_path: Path, browser: Callable[[str], None]
 ) -> None:
-    """A warning that the check showed is in neither text."""
+    """Neither text has the warning that the check of the records showed."""
     browser("mine")
     place = tmp_path / "records.csv"
     records = pd.read_csv(SURVEY).assign(id=range(944))

@@ -252,6 +252,7 @@ def test_tuned_plan_cheap_full_domain_skips_tuning(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
     workload = three_families()
+    # certificates of strategies on the full domain contain this word
     assert "whatsoever" in build_plan(workload, centers="tuned").certificate.statement
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
     monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING_SOLVES", 0.0)

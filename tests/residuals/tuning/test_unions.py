@@ -111,7 +111,7 @@ def test_unions_less_work_gives_partial_unions(monkeypatch):
     assert kinds == {(False, True), (True, True), (True, False)}
 
 
-def test_unions_more_work_is_more_accurate(monkeypatch):
+def test_larger_work_limit_of_unions_lowers_error(monkeypatch):
     workload, errors = SHAPES["all_affine_pairs"](), []
     for work in (0, 40_000, 10**7):
         limit_unions(monkeypatch, work)
