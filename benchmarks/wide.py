@@ -11,7 +11,9 @@ many cells.
 Below them are complete plans, of all marginals up to 3-way of an attribute of 30,000 cells with two
 of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds, and
 "release" the memory of a rehearsal and all its answers, divided by that of the answers.  The last
-rows are plans of windows on 3,650 cells with uniform and tuned centers.
+rows are plans of windows on 3,650 and 10,000 cells with uniform and tuned centers, and plans of
+sums of queries on one or two wide attributes.  "noise" are the CPU seconds of a rehearsal of
+windows.
 """
 
 from __future__ import annotations
@@ -109,22 +111,59 @@ def _measure_plan(
     return seconds, megabytes, result.weighted_rmse, release
 
 
-WINDOW_PLAN_CELLS = 3_650
+# cells, width of the windows, and whether noise is drawn for the plan with uniform centers
+WINDOW_PLANS = (
+    (3_650, 7, True),
+    (3_650, 30, True),
+    (3_650, 85, True),
+    (3_650, 365, True),
+    (10_000, 30, True),
+    (10_000, 365, False),
+)
+PRODUCTS = ({"a": "prefix", "b": "range"}, {"a": "range", "b": "prefix"})
+# name, sizes of the attributes, and queries of every group on them
+SUM_PLANS: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...] = (
+    ("width 400, dense", (1_000,), (Width(400),)),
+    ("width 30 + prefix, dense", (1_000,), (Width(30), "prefix")),
+    ("width 30 + marginal, dense", (1_000,), (Width(30), "marginal")),
+    ("width 30 + range, dense", (1_000,), (Width(30), "range")),
+    ("width 7 + width 30, dense", (1_000,), (Width(7), Width(30))),
+    ("affine", (365, 101), ("affine",)),
+    ("abs", (365, 101), ("abs",)),
+    ("prefix x range + range x prefix", (365, 101), PRODUCTS),
+    ("prefix x range + range x prefix", (3_650, 12), PRODUCTS),
+)
 
 
-def _measure_window_plan(width: int, centers: str) -> tuple[float, float, float, float]:
-    """Return (CPU seconds, megabytes, weighted RMSE, gap) of a plan of windows.
+def _measure_sum_plan(
+    sizes: tuple[int, ...], groups: tuple[Any, ...], centers: str, has_noise: bool
+) -> tuple[float, float, float, float, float | None]:
+    """Return (CPU seconds, megabytes, weighted RMSE, gap, CPU seconds of a rehearsal) of a plan.
 
-    Seconds and megabytes include the preview.
+    Seconds and megabytes include the preview, and no rehearsal.  The last value is None if
+    ``has_noise`` is False.
     """
-    cells, before = WINDOW_PLAN_CELLS, peak_megabytes()
-    plan(Workload(Schema([Attribute.of_size("a", 20)])).add("a", "prefix"), BUDGET, cache=False)
-    workload = Workload(Schema([Attribute.of_size("a", cells)])).add("a", Width(width))
-    started = time.process_time()
+    # the first plan and the first rehearsal load modules
+    small = Workload(Schema([Attribute.of_size("a", 20)])).add("a", "prefix")
+    measure(
+        plan(small, BUDGET, cache=False), pd.DataFrame({"a": ["0"]}), rehearsal=True, seed=1
+    ).values(0)
+    names = ("a", "b")[: len(sizes)]
+    attributes = [Attribute.of_size(name, n) for name, n in zip(names, sizes, strict=True)]
+    workload = Workload(Schema(attributes))
+    for queries in groups:
+        workload = workload.add(names, queries)
+    before, started = peak_megabytes(), time.process_time()
     result = plan(workload, BUDGET, "querysmasher", centers=centers, cache=False)
     result.by_group()
-    seconds = time.process_time() - started
-    return seconds, peak_megabytes() - before, result.weighted_rmse, result.certificate.gap
+    seconds, megabytes = time.process_time() - started, peak_megabytes() - before
+    noise_seconds = None
+    if has_noise:
+        records = pd.DataFrame({a.name: [a.label(0), a.label(1)] for a in attributes})
+        started = time.process_time()
+        measure(result, records, rehearsal=True, seed=1).values(0)
+        noise_seconds = time.process_time() - started
+    return seconds, megabytes, result.weighted_rmse, result.certificate.gap, noise_seconds
 
 
 def _release_memory(result: Plan) -> float:
@@ -177,14 +216,26 @@ def main() -> None:
             ratio = "" if release is None else f"{release:.2f}"
             name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
             show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {ratio:>7}")
-        show(f"{'plan of 3,650 cells':35} | {'s':>7} {'MB':>5} {'rmse':>9} {'gap':>7}")
-        for width in (7, 30, 365):
-            for centers in ("uniform", "tuned"):
-                seconds, megabytes, rmse, gap = run_in_new_process(
-                    _measure_window_plan, width, centers
-                )
-                name = f"querysmasher, {centers}, width {width}"
-                show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {gap:>7.1e}")
+        show(
+            f"{'plan, querysmasher':33} {'cells':>9} {'centers':7} | {'s':>7} {'MB':>5}"
+            f" {'rmse':>9} {'gap':>7} {'noise':>6}"
+        )
+        plans = [
+            (f"width {width}", (n,), (Width(width),), centers, has_noise and centers == "uniform")
+            for n, width, has_noise in WINDOW_PLANS
+            for centers in ("uniform", "tuned")
+        ]
+        plans += [(name, sizes, groups, "uniform", False) for name, sizes, groups in SUM_PLANS]
+        for name, sizes, groups, centers, has_noise in plans:
+            seconds, megabytes, rmse, gap, noise = run_in_new_process(
+                _measure_sum_plan, sizes, groups, centers, has_noise
+            )
+            cells = " x ".join(f"{n:,}" for n in sizes)
+            drawn = "" if noise is None else f"{noise:.2f}"
+            show(
+                f"{name:33} {cells:>9} {centers:7} | {seconds:>7.3f} {megabytes:>5.0f}"
+                f" {rmse:>9.4f} {gap:>7.1e} {drawn:>6}".rstrip()
+            )
 
 
 if __name__ == "__main__":
