@@ -19,6 +19,7 @@ from engine.residuals.decomposition import (
     merge_terms,
     merged_factors,
 )
+from engine.residuals.operators import CosineMatrix
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
 from tests.shapes import SHAPES
@@ -355,3 +356,15 @@ def test_decompose_reordered_families_match_explicit_gram():
         np.testing.assert_allclose(
             scale * gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected)
         )
+
+
+def test_forecast_compares_wide_grams_without_transforms(monkeypatch):
+    monkeypatch.setattr(CosineMatrix, "_apply", lambda *_: pytest.fail("transformed"))
+    schema = Schema([Attribute.of_size("a", 300), Attribute.of_size("b", 1_000)])
+    workload = Workload(schema)
+    for name in schema.names:
+        workload = workload.add(name, Width(7)).add(name, "prefix").add(name, "suffix")
+    parts = decompose(workload, forecast=True)
+    # on 300 cells, the windows have a Gram of their own; prefixes and suffixes share one
+    grams = [f for f in parts.factors if f.sizes == (300,)]
+    assert len(grams) == 2
