@@ -668,6 +668,8 @@ class Registry:
     def __init__(self, split: Split, forecast: bool = False) -> None:
         self.split, self.forecast = split, forecast
         self.factors: list[Factor] = []
+        # layout -> indices of the Grams in ``factors`` with which others are compared
+        self._by_layout: dict[tuple[Any, ...], list[int]] = {}
         self._entries: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
         self._digests: dict[str, bytes | None] = {}
 
@@ -779,9 +781,9 @@ class Registry:
         If no stored Gram is proportional to the factor, the factor is stored with scale 1.  Grams
         of interval queries on many cells are compared for equality only.
         """
-        for number, other in enumerate(self.factors):
-            if _layout(other) != _layout(factor):
-                continue
+        same_layout = self._by_layout.setdefault(_layout(factor), [])
+        for number in same_layout:
+            other = self.factors[number]
             if isinstance(factor, IntervalFactor) and isinstance(other, IntervalFactor):
                 if residual_gram(factor.gram) == residual_gram(other.gram):
                     return number, 1.0
@@ -808,6 +810,7 @@ class Registry:
             if np.allclose(factor.matrix, other.matrix * matrix_scale, rtol=0, atol=1e-13 * trace):
                 return number, scale
         self.factors.append(factor)
+        same_layout.append(len(self.factors) - 1)
         return len(self.factors) - 1, 1.0
 
 

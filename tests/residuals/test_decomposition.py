@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.residuals import Split, basis, residual_rows
+from engine.residuals import Split, basis, decomposition, residual_rows
 from engine.residuals.decomposition import (
     attributes_in,
     axis_partition,
@@ -368,3 +368,17 @@ def test_forecast_compares_wide_grams_without_transforms(monkeypatch):
     # on 300 cells, the windows have a Gram of their own; prefixes and suffixes share one
     grams = [f for f in parts.factors if f.sizes == (300,)]
     assert len(grams) == 2
+
+
+def test_grams_of_other_layouts_are_not_compared(monkeypatch):
+    layout, layouts = decomposition._layout, []
+    monkeypatch.setattr(
+        decomposition, "_layout", lambda factor: layouts.append(factor) or layout(factor)
+    )
+    schema = Schema([Attribute.of_size(f"a{n}", n) for n in range(4, 16)])
+    workload = Workload(schema)
+    for name in schema.names:
+        workload = workload.add(name, "prefix").add(name, "range")
+    # one residual Gram per group; every size has another layout
+    assert len(decompose(workload).factors) == 24
+    assert len(layouts) == 24
