@@ -59,7 +59,7 @@ def share_server_objects() -> Iterator[None]:
 def downloads(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], Any]]:
     """Return a dictionary from file name to the function that creates the download.
 
-    It is filled while pages run.  AppTest itself has no access to these functions.
+    Pages fill the dictionary while they run.  AppTest itself has no access to these functions.
     """
     contents: dict[str, Callable[[], Any]] = {}
 

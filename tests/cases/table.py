@@ -1,4 +1,4 @@
-"""Summary of each file of records: drafted attributes, columns left to the person, and counts."""
+"""Summary of each file of records: drafted attributes, columns without a draft, and counts."""
 
 from __future__ import annotations
 

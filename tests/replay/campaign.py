@@ -94,8 +94,8 @@ def released(parts: Sequence[Any], counts: Counts) -> list[Answers]:
 def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers]) -> float:
     """Return the true pcost of two tables from their released integers ``one`` and ``other``.
 
-    It is the squared distance in units of the noise scale; for Laplace noise the squared sum of
-    absolute differences, that is, epsilon squared.
+    For Gaussian noise, the cost is the squared distance in units of the noise scale.  For Laplace
+    noise, the cost is the squared sum of absolute differences, that is, epsilon squared.
     """
     squares, epsilon, laplace = 0.0, 0.0, False
     for part, a, b in zip(parts, one, other, strict=True):
