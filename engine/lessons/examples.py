@@ -461,7 +461,7 @@ def _problem(name: str, cells: int) -> DualProblem:
 
 # Maps a number of rows to the number of invented persons with this number of rows.
 VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}
-FIRST = "first measurement"  # column of `SharedMeasurement.spends`
+FIRST = "first measurement"  # column of `TwoAnalyses.spends`
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
