@@ -935,8 +935,9 @@ def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | No
 
 
 # Windows are solved without a matrix if they have at most this share of the cells.  With wider
-# windows, optimal dual weights are 0 at many cells, and rounding errors near them become large.
-MAX_WINDOW_SHARE = 0.25
+# windows, optimal dual weights are 0 at many cells.  The search then needs hundreds of steps, and
+# rounding errors near these cells become large.
+MAX_WINDOW_SHARE = 1.0 / 3.0
 
 
 def wide_window_gram(part: Part, weights: Array | None = None) -> WindowGram | None:

@@ -191,7 +191,7 @@ def window_plan(width, cells=120, *, dense=False, monkeypatch=None, **options):
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
-@pytest.mark.parametrize("width", [7, 12, 30])
+@pytest.mark.parametrize("width", [7, 12, 30, 40])
 def test_plan_equals_plan_with_matrices(width, centers, monkeypatch):
     dense = window_plan(width, dense=True, monkeypatch=monkeypatch, centers=centers)
     result = window_plan(width, monkeypatch=monkeypatch, centers=centers)
@@ -328,6 +328,8 @@ def test_forecast_counts_no_matrices_of_windows():
     windows_only = Workload(schema).add("a", Width(30))
     mixed = windows_only.add("a", Width(40))
     assert forecast(windows_only, "querysmasher").seconds < 3.0
+    wide_windows = Workload(schema).add("a", Width(1_200))
+    assert forecast(wide_windows, "querysmasher").seconds < 5.0
     assert forecast(mixed, "querysmasher").seconds > 10.0
 
 
