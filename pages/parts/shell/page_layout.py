@@ -50,6 +50,7 @@ PLAN_IN_LESSON = "plan_in_lesson"
 REJECTED_EDIT = "schema_rejected"
 # session state keys: `RequestState.key` of the last request that was released, and of the last one
 # whose errors Preview has shown
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 RELEASED, PREVIEWED = "released_request", "previewed_request"
 # True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)
@@ -157,10 +158,14 @@ def gauge() -> None:
     status = st.session_state.get("dataset_status")
     if status is None:
         return
-    spent = budgets.amount(status.spent, status.definition)
-    total = budgets.amount(status.total, status.definition)
-    text = f"{status.dataset}: {spent} of {total} spent"
-    st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(text))
+    # The sidebar is narrow: a line must not end between the unit and the number of an amount.
+    spent, total = (
+        budgets.amount(value, status.definition).replace(" ", NO_BREAK_SPACE)
+        for value in (status.spent, status.total)
+    )
+    # `escape_markdown` would replace the non-breaking spaces.
+    text = f"{escape_markdown(f'{status.dataset}:')} {spent} of {total} spent"
+    st.progress(min(status.spent / status.total, 1.0), text=text)
     budgets.sum_note(is_pure=status.definition.unit == "epsilon")
 
 
