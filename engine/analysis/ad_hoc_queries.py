@@ -62,9 +62,10 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 
 
 def condition_name(workload: Workload, group: int) -> str:
-    """Return the query of a group that has one query with labels, such as "age < 18 and vote = 'no'".
+    """Return the condition of a group with a single query, such as "age < 18 and vote = 'no'".
 
-    The text is empty for any other group; a long text is cut at its end.
+    The text is empty if the group has several queries, or if its query is not a condition.  A long
+    text is cut at its end.
     """
     parts = workload.groups[group].parts
     families = [part.family for part in parts if isinstance(part.family, Custom)]
@@ -78,8 +79,8 @@ def condition_name(workload: Workload, group: int) -> str:
 def table_names(workload: Workload) -> list[str]:
     """Return one name per group: its attributes, or the text of its condition.
 
-    If several groups have the same attributes, their names contain the family, too.  A group with
-    one condition is named by it, see `condition_name`.
+    A group whose only query is a condition has the name `condition_name`.  If several other groups
+    have the same attributes, their names contain the family, too.
 
     >>> from engine import Attribute
     >>> workload = Workload(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]))
@@ -124,7 +125,7 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     """Return the indices of the groups that contain every word of a search text.
 
     A group contains a word if the word is part of its number (its index plus 1), of an attribute
-    name or of the name of its family; case is ignored.  If no group contains a word, it selects the
+    name or of the name of its family; case is ignored.  A word that no group contains selects the
     groups with an attribute that has this word in a label.  An empty search text returns all groups.
 
     >>> from engine import Attribute
@@ -321,8 +322,8 @@ def condition_query(schema: Schema, condition: str) -> Query:
 
     Raises
     ------
-    WorkloadError : the condition is not valid, names no attribute, or is on a table of more than
-        `MAX_CELLS` cells.
+    WorkloadError : the condition is not empty and names no attribute, is not valid, or is on a
+        table of more than `MAX_CELLS` cells.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
@@ -398,7 +399,10 @@ def further_answers(
 
 
 def half_width(plan: Plan, variance: float) -> float:
-    """Return the half-width of a 95% interval, in counts, for a variance in counts^2."""
+    """Return the half-width in counts of the 95% interval of an answer with noise of ``plan``.
+
+    ``variance`` is the variance of the answer in counts^2.
+    """
     return quantile(0.95, plan.budget.law) * math.sqrt(variance)
 
 

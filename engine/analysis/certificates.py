@@ -67,7 +67,7 @@ def claim_text(plan: Plan) -> str:
 
 
 def certificate_text(plan: Plan) -> str:
-    """Return sentences with the lower bound of the certificate of a plan, and the gap above it."""
+    """Return sentences with the lower bound of a plan's certificate, and the gap of the plan."""
     certificate = plan.certificate
     return (
         f"{certificate.statement} The bound is {format_number(certificate.lower_bound)} counts, "

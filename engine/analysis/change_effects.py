@@ -50,7 +50,7 @@ class Effect:
 
     @property
     def text(self) -> str:
-        """Errors before and after the change, with what it does to the other groups.
+        """Errors before and after the change, and the effect of the change on other groups.
 
         >>> Effect(name="weight", attribute="", before=30.0, after=20.0, rise=0.1, risen="age").text
         '30.00 → 20.00 (−33%); age +10%'

@@ -232,8 +232,8 @@ class ErrorDistribution:
     def quantile(self, share: float, margin_sds: float = 0.0) -> float:
         """Return the smallest entry of ``errors`` that a share of the queries does not exceed.
 
-        If the distribution comes from a sample, the share is first increased by ``margin_sds`` of
-        its standard errors.  A share of 1 gives the maximum.
+        If the distribution comes from a sample, the share is first increased by ``margin_sds``
+        times its standard error.  A share of 1 gives the maximum.
         """
         level = share + margin_sds * math.sqrt(share * (1.0 - share) * self.inverse_sample_size)
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
@@ -242,8 +242,8 @@ class ErrorDistribution:
     def thin(self) -> ErrorDistribution:
         """Return the distribution with fewer than a thousand points, for figures.
 
-        The 1st to 99th percentiles do not change.  Between them, `within` can return a smaller
-        share than the complete distribution, and `quantile` a larger error.
+        The 1st to 99th percentiles do not change.  Other quantiles can be larger than those of the
+        complete distribution, and `within` can return a smaller share.
         """
         if len(self.errors) < FIGURE_POINTS + 100:
             return self

@@ -94,8 +94,8 @@ def share_within(plan: Plan, tolerance: float | Sequence[float]) -> float:
 def tolerance_for(plan: Plan, share: float = 1.0) -> float:
     """Return the smallest standard error, in counts, that a share of all queries does not exceed.
 
-    Queries are sampled as in `share_within`.  For a sample, ``share`` is increased by three of its
-    standard errors.  For a share of 1 the result is the maximum over all queries.  The result is
+    Queries are sampled as in `share_within`.  For a sample, ``share`` is increased by three times
+    its standard error.  For a share of 1 the result is the maximum over all queries.  The result is
     infinite if the answerable queries are fewer than this share.
 
     Raises

@@ -1,9 +1,8 @@
 """Decomposition of variances into the contributions of residual spaces.
 
 A residual space is the part of a table that no smaller attribute set contains.  The variance of a
-query is a sum over the residual spaces of all subsets of its attributes.  To lower the largest
-term, raise the weights of the groups on this attribute set, or use coarser cells or fewer
-attribute sets.
+query is a sum over the residual spaces of all subsets of its attributes.  To lower the term of a
+subset, raise the weight of the group on this subset, or use coarser cells or fewer attribute sets.
 """
 
 from __future__ import annotations
@@ -50,7 +49,8 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     Raises
     ------
     PlanError : the group or query does not exist.
-    NotAnswerable : the plan does not answer the query.
+    NotAnswerable : the plan does not answer the query or, without ``query``, all queries of the
+        group.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
@@ -136,8 +136,8 @@ def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
 
     If ``query`` is None, the mean variance of the group takes its place.  The sentence names at most
     three spaces, each with a share of at least 0.5%.  If the plan answers the group from one
-    measured table, the sentence names this table instead.  If the plan measures several residual
-    spaces together, on more attributes than the group has, a second sentence gives the reason.
+    measured table, the sentence names this table instead.  If a named contribution comes from a
+    joint measurement on more attributes than the group has, a second sentence explains this.
     """
     table = breakdown(plan, group, query)
     attributes = set(plan.workload.groups[group].attributes)

@@ -80,7 +80,10 @@ class ChangedRequest:
 
     @property
     def numbers(self) -> list[int]:
-        """Index before the change of every group; for the changes in `CHANGES`."""
+        """Index before the change of every group of the changed request.
+
+        The indices are correct only for the changes in `CHANGES`.
+        """
         groups = self.request.workload.groups
         return list(range(len(groups)) if self.retained is None else self.retained)
 
@@ -392,7 +395,7 @@ def cumulative_workload(workload: Workload) -> Workload | None:
 def error_table(
     before: Plan, after: Plan, group: int, changed_request: ChangedRequest
 ) -> pd.DataFrame:
-    """Return a table of errors before and after a change of one group.
+    """Return a table of errors before and after a change that lowers the error of one group.
 
     Parameters
     ----------
@@ -402,9 +405,9 @@ def error_table(
 
     Returns
     -------
-    DataFrame with one row per kind of error; the last row is the other table whose RMSE rises most,
-    if any rises.  Columns: errors in counts (name of the error), before, after, and change
-    (relative, as text).
+    DataFrame with one row per kind of error.  If the RMSE of another group rises, the last row has
+    the RMSE of the group from `most_increased`.  Columns: errors in counts (name of the error),
+    before, after, and change (relative, as text).
     """
     import pandas as pd
 
@@ -431,8 +434,9 @@ def error_table(
 
 
 def most_increased(before: Plan, after: Plan, changed_request: ChangedRequest) -> int | None:
-    """Return the index, after a change, of the other group whose RMSE rises by the largest factor.
+    """Return the index of the group whose RMSE rises by the largest factor.
 
+    The group for which the request was changed is left out.  The index is that after the change.
     None is returned if no RMSE rises by more than `SMALLEST_CHANGE`.
     """
     errors_before = errors_by_group(before)["rmse"].to_numpy()[changed_request.numbers]

@@ -64,9 +64,9 @@ class Limits:
     ----------
     time_limit : computing time in seconds, without waits for other programs; None for no limit.
         The plan with uniform centers is completed even if this takes longer than the limit; its
-        searches are then shortened, and centers are not tuned.  A strategy that exceeds the limit
-        without a search step is refused before anything is computed.  If the limit leaves no time
-        for all steps of a lower bound, the certificate is for a lower and valid bound.
+        searches are then shortened, and centers are not tuned.  A strategy that is expected to
+        exceed the limit even without search steps is refused before anything is computed.  If the
+        limit ends the search for a lower bound early, the certificate has a smaller valid bound.
     memory_limit : memory in bytes.
     progress : callback with a fraction and a text; planning stops if it returns False or raises.
     workers : number of worker processes; 1 computes in this process.  With None, the number in an
@@ -330,9 +330,9 @@ def check_size(
     ----------
     memory_limit : largest memory of a plan, in bytes.
     closed_form : if True, marginals need no dense matrix and have no limit of cells.
-    intervals : if True, prefixes, suffixes and areas of a hierarchy on one wide attribute need no
-        dense matrix of shape (cells, cells), and ranges on one need fewer such matrices.  Windows
-        need none if they are the only queries on their attribute.
+    intervals : if True, queries on one wide attribute need fewer dense matrices of shape (cells,
+        cells).  Prefixes, suffixes and areas of a hierarchy need none.  Windows of one width need
+        none if they are the only queries on their attribute.  Ranges need fewer than other queries.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -390,7 +390,8 @@ def check_size(
 def _is_window_attribute(workload: Workload, group: Group, part: Part) -> bool:
     """Return whether a part has windows that are solved without a matrix.
 
-    Other queries on the attribute of the part, which is a part of ``group``, would need a matrix.
+    This requires that no group has other queries on the attribute of the part.  ``group`` is the
+    group of the part.
     """
     if wide_window_gram(part, group.query_weights) is None:
         return False
@@ -481,8 +482,9 @@ def start_error(what: str, seconds: float, limits: Limits) -> LimitExceeded:
 def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
     """Raise NotApplicable if a subworkload is too large for one dense strategy.
 
-    The function is for objectives other than the weighted sum.  Their search needs strong lower
-    bounds.  A product strategy, which a subworkload of this size would get, proves only a weak one.
+    The function is for objectives other than the weighted sum.  The search for these objectives
+    needs strong lower bounds.  A subworkload that is too large would get a product strategy, which
+    proves only a weak lower bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:

@@ -1028,8 +1028,8 @@ class HDMM(ExplicitMechanism):
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
         # Time of the eigenvalue problems of `quick_bound` on attributes that are not wide.  Attributes
-        # of equal size are counted once: those with equal queries share the problems.  On more than
-        # `MAX_EXACT_CELLS` cells it solves fewer problems.
+        # of equal size are counted once, because attributes with equal queries share the problems.
+        # `quick_bound` solves fewer problems on more than `MAX_EXACT_CELLS` cells.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05

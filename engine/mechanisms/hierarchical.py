@@ -835,8 +835,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         raise WorkloadError("grams is empty. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
-    # For every axis i with the whole budget: covariances of the cells with their sum, shape (n_i,),
-    # and variance of the sum.
+    # These arrays are for the complete budget on one axis i: the covariances of the cells with
+    # their sum, shape (n_i,), and the variance of the sum.
     total_covariances = [C.sum(axis=1) for C in covariances]
     total_variance = np.array([u.sum() for u in total_covariances])
     separate_errors = np.array([part.error for part in parts])

@@ -277,10 +277,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return query families of a group.  Its Gram matrix is the product of their Gram matrices.
+    """Return parts whose Gram matrices have the Gram matrix of the group as Kronecker product.
 
-    If queries have separate weights, the Gram matrix of the group is not a Kronecker product over
-    its parts.  All parts are then joined into one.
+    If queries have separate weights, the parts of the group do not have this property.  All parts
+    are then joined into one.
     """
     return (
         (joint_part(group),)

@@ -34,8 +34,8 @@ end the budget is divided optimally among the strategies.
 Lower bound
 -----------
 For any query weights, the smallest weighted sum of variances, divided by the dual norm of the
-weights, is a lower bound on the largest variance of every plan.  For the bound, products of one
-vector per part replace the weights of the queries of a group.  The Gram matrix of a space is then a
+weights, is a lower bound on the largest variance of every plan.  The bound uses other query weights
+than the plan: products of the entries of one vector per part.  The Gram matrix of a space is then a
 sum of Kronecker products.  A sum of lower bounds, one per Kronecker product, bounds the error on the
 space.  The same code computes plan and bound after a search and from a plan file.
 """
@@ -138,8 +138,8 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # Interval families with equal weights and at most one query per cell ask for every cell or for
-    # the total.
+    # Intervals with at most one query per cell and the Gram matrix a I + b 11^T are the single cells
+    # or the total.
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -823,7 +823,7 @@ LIGHT_WEIGHT = 1e-2
 # largest change of the logarithm of a query weight in one iteration
 MAX_LOG_STEP = 3.0
 # Smallest mean weight of the queries of a class of groups, as a share of the mean weight of all
-# queries.  A smaller mean is replaced by it.
+# queries.  Smaller means are raised to this value.
 MIN_GROUP_WEIGHT = 1e-9
 # Smallest query weight of the lower bound, as a share of the smallest weight of the query in the
 # search.

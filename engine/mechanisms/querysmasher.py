@@ -316,9 +316,10 @@ class QuerySmasher(ResidualMechanism):
             )
 
         def separate_error(plan: CandidatePlan | None) -> float:
-            """Return the error of a plan that charges the sum of the costs of its blocks.
+            """Return the error that a plan would have without the saving by its joint cost.
 
-            A search compares its lower bound with this error.  For None the error is infinite.
+            A search compares this error with its lower bound, which is for the sum of the costs of
+            all blocks.  For None the error is infinite.
             """
             return math.inf if plan is None else plan.error / plan.joint
 

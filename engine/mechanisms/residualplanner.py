@@ -288,7 +288,7 @@ class AxisSolver:
         """Return a lower bound on the squared error of the queries of ``factors[number]``.
 
         The bound is (sum of singular values)^2 / cells.  For intervals, or areas of a hierarchy, on
-        a wide attribute the result is a number of at most this bound that needs no matrix.
+        a wide attribute the result can be smaller, because it is computed without a matrix.
         """
         if number not in self._spectra:
             factor = self.factors[number]
@@ -296,7 +296,8 @@ class AxisSolver:
                 problem = factor.gram.problem
                 areas = problem.tree.counts[-1]
                 norm = problem.root_bound(np.full(areas, 1.0 / areas))
-                # The bound is for cell weights with sum 1, the singular values are for weights 1.
+                # `root_bound` is for cell weights with sum 1.  The sum of singular values is for a
+                # weight of 1 per cell.
                 norm *= math.sqrt(math.prod(factor.sizes))
             elif isinstance(factor, IntervalFactor):
                 norm = root_trace_bound(factor.gram)

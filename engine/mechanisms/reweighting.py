@@ -18,8 +18,8 @@ worse than the strategies for the weighted sum with optimal shares.
 For the largest variance, factored weights may not attain the optimum.  `SeparateWeights` then tries
 to improve the best plan.  It has a separate weight for every query, which rises for queries above
 the mean variance and falls for queries below it.  Solvers require factored weights.  Therefore each
-step moves the sums of weighted variances of the factored weights towards those of the separate
-weights.
+step changes the factored weights: for every vector entry, the sum of weight times variance over the
+queries with this entry approaches the same sum for separate weights.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
@@ -75,8 +75,8 @@ from engine.workload.families import Intervals
 # Largest number of updates of the group weights under accuracy constraints.
 MAX_WEIGHT_UPDATES = 20
 # The search for group weights lowers the limit on the variance of every group by this share.  The
-# search ends when the variances of all groups are below the lowered limits, and those of groups
-# with raised weights by at most twice this share.
+# search ends when the variances of all groups are at most the lowered limits.  In addition, every
+# group with a raised weight must be less than twice this share below its lowered limit.
 ACTIVE_TOLERANCE = 1e-3
 # Accuracy constraints may be exceeded by this share, because noise is rounded to a grid.
 GRID_TOLERANCE = 1e-6

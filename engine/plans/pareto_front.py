@@ -67,8 +67,8 @@ def _front_of_columns(features: Array) -> Any:
     front = []
     while len(order):
         # The remaining point with the largest sum of features is on the front, because every
-        # different point is smaller in some feature.  Points that are larger in no feature are
-        # removed.
+        # different point is smaller in some feature.  A point is removed if it is not larger than
+        # this point in any feature.
         largest = order[0]
         front.append(largest)
         order = order[(features[:, order] > features[:, [largest]]).any(axis=0)]

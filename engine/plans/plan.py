@@ -529,8 +529,8 @@ class Plan(FrozenValue):
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
         for space, piece in components.items():
-            # public tables answer exact spaces, and a component that is 0 up to rounding needs no
-            # measurement
+            # A component needs no measurement if public tables contain its space, or if it is 0 up
+            # to rounding.
             if (
                 not piece.size
                 or self.schema.is_exact(space)

@@ -44,7 +44,7 @@ BINS = 6
 # The best-first search computes at most about MAX_STEPS bounds, and fewer if there are many blocks.
 MAX_STEPS = 2_000
 # Approximate limit for the number of entries of a matrix of inner products of columns.  It also
-# limits the entries of all bounds of one best-first search, which may compute at least 20 bounds.
+# limits the number of bounds of one best-first search times their entries, but not below 20 bounds.
 MAX_ENTRIES = 1 << 24
 # The costs of all pairs of cells are computed for at most this number of cells, if all blocks
 # together have at most MAX_ENTRIES inner products of columns.
@@ -260,8 +260,8 @@ class Distances:
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        # If Gram matrices are computed for an attribute, the first block that has it defines the
-        # bins.  Blocks on few attributes come first.
+        # If Gram matrices are computed for an attribute, the first block on this attribute defines
+        # the bins.  Blocks on few attributes come first.
         blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         attribute_index = {name: i for i, name in enumerate(self.names)}
@@ -343,8 +343,8 @@ class Distances:
             )
             smallest, largest = ends.min(axis=0), ends.max(axis=0)
         # The cost K(x, x) + K(y, y) - 2 K(x, y) of a block is at most 2 (column cost - smallest).
-        # It is 0 if the cells agree in all attributes of the block, which have the same column
-        # then.
+        # It is 0 if the two cells agree in all attributes of the block, because their columns are
+        # then equal.
         differs = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column_costs - smallest) * differs)) * ROUNDING_FACTOR
 

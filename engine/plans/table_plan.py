@@ -213,7 +213,7 @@ def _outside_span(
     # product counts as measured if this norm is at most ``tolerance``.
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
-    # The number of cells of the table on the attributes that families have and the factor has not.
+    # The number of cells of the table on the attributes that are in a family but not in the factor.
     outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
