@@ -541,8 +541,8 @@ def rehearse_finish(
     """
     if not look_result.rehearsal:
         raise PlanError(
-            "The first measurement was a release, so the second one cannot be a rehearsal. Finish"
-            " it as a release, or rehearse the first measurement as well."
+            "The first measurement was a release, so the second measurement cannot be a"
+            " rehearsal. Finish as a release, or rehearse the first measurement as well."
         )
     position = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(position))

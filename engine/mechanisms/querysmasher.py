@@ -119,8 +119,9 @@ class QuerySmasher(ResidualMechanism):
             object.__setattr__(self, "keep", checked_keep(self.keep))
             if self.centers != "tuned" or self.objective != "sum":
                 raise PlanError(
-                    "keep limits the error of single groups with tuned centers and the objective"
-                    ' "sum". Give it with centers="tuned" and objective="sum", or leave it out.'
+                    'keep is possible only with centers="tuned" and objective="sum", but centers is'
+                    f' "{self.centers}" and objective is "{self.objective}". Give both of these'
+                    " values, or leave keep out."
                 )
         check_choice("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if not is_number(self.gap) or not 1e-9 <= self.gap <= 1:

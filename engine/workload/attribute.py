@@ -874,6 +874,6 @@ def _build_attribute(
         raise SchemaError(
             f"attribute {quote_public(name)} has options that exclude each other. With labels you"
             " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. "
-            "With dates: missing, clip, date_format. With all of them: missing_values. Omit all"
-            " other options"
+            "With dates: missing, clip, date_format. With labels, edges or dates: missing_values. Omit"
+            " all other options"
         ) from None

@@ -968,7 +968,7 @@ class Custom(Family):
             if isinstance(error, WorkloadError):
                 raise
             raise WorkloadError(
-                "A custom matrix in the file is damaged. Export it again or give the matrix."
+                "A custom matrix in the file is damaged. Export the file again."
             ) from None
 
     @property
