@@ -1,3 +1,3 @@
-"""Lower bounds over all matrix mechanisms."""
+"""Lower bounds on the error of all matrix mechanisms."""
 
 __all__ = []

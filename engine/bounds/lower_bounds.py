@@ -238,8 +238,8 @@ class _LevelNorm:
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm T and shares of the cells, as `_Norm.at`.
 
-        The shares returned are the weights, so that the search does not change them.  The bound is
-        0 if the weight of an area is below the minimum of `LevelProblem.root_bound`.
+        The shares returned are the weights, so that the search does not change the weights.  The
+        bound is 0 if the weight of an area is below the minimum of `LevelProblem.root_bound`.
         """
         (mass,) = weights
         total = float(mass.sum())
@@ -286,8 +286,8 @@ def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float
         best, now = total, planning_time()
         if 2.0 * now - started > deadline:
             break  # the next step would take as long as this one
-        # A fixed-point step that raises the weights of costly cells.  The norms grow with the root
-        # of the weights, so the ratio of a cell's weighted cost to its weight is squared.
+        # Fixed-point step: every weight is multiplied by the squared privacy cost of its cell.  The
+        # square is exact if the cost is inversely proportional to the root of the weight.
         weights = [
             _normalized(
                 mass * np.divide(cost, mass, out=np.zeros_like(mass), where=mass > 0.0) ** 2
@@ -298,10 +298,11 @@ def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float
 
 
 def _sums_as_matrices(parts: Decomposition, numbers: Collection[int], seconds: float) -> set[int]:
-    """Return the indices of the subworkloads whose Gram `_norms` forms as one matrix.
+    """Return the indices of the subworkloads whose terms `_norms` adds up to one matrix.
 
-    Matrices are formed up to the order `MAX_DIMENSION`, the smallest first, as long as their
-    expected time is at most ``seconds`` in total.
+    Subworkloads with a single term are left out.  Matrices are formed up to the order
+    `MAX_DIMENSION`, the smallest first, as long as their expected time is at most ``seconds`` in
+    total.
     """
     as_matrix = set[int]()
     for number in sorted(numbers, key=lambda k: (parts.subworkloads[k].dimension, k)):
@@ -466,7 +467,7 @@ LATER_STAGE_STEPS = 20
 # component counts as 0 if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
 # Starting weights are computed without matrices for attributes with at least this number of cells and
-# only marginals, prefixes, suffixes and ranges.  This takes a hundredth of the time.
+# only marginals, prefixes, suffixes and ranges.  With matrices it would take a hundred times as long.
 MIN_LINEAR_CELLS = 250
 # Square roots of weights are raised to at least this share of the largest root, because functions
 # are divided by them.
@@ -505,8 +506,8 @@ class Model:
         }
         terms = symmetric_terms(self.reduced_workload, subproblem)
         if terms is None:
-            # `SymmetricProducts` leaves out query families on several attributes.  Subproblems with
-            # such families use it for k = 1 only.
+            # `SymmetricProducts` leaves out query families on several attributes.  For subproblems
+            # with such families, it is used only if every attribute has one function (k = 1).
             has_joint_parts = any(
                 len(names) > 1 for product in subproblem.terms for names, _ in product
             )
@@ -580,7 +581,8 @@ class FunctionCounts:
             symmetric_terms(reduced_workload, subproblem)
             for subproblem in reduced_workload.subproblems
         ]
-        # numbers of attribute sets, from which `_order` computes the order of the matrix
+        # For every subproblem, the number of attribute sets by the sizes of their attributes.
+        # `_order` computes the order of a matrix from these numbers.
         self.subset_counts = [
             (
                 subproblem.count_subsets(
@@ -598,9 +600,9 @@ class FunctionCounts:
         """Return the number of basis functions per attribute for every subproblem.
 
         More functions give larger matrices.  The result is the largest number for which every
-        matrix has at most about ``order`` rows, but at least 1.  Subproblems that are invariant
-        under permutations of attributes and have no products of two families get one function per
-        cell.
+        matrix has at most about ``order`` rows, but at least 1.  A subproblem gets one function per
+        cell if `symmetric_terms` returns its query weights, none of them for products of two
+        families.
         """
         return [self._count(i, order) for i in range(len(self.sizes))]
 
@@ -860,7 +862,7 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
     is_wide = not steps and cells > MAX_EXACT_CELLS
     if not steps and cells > MAX_SEVERAL_STARTS_CELLS:
         starts = itertools.islice(starts, 1, 2)
-    # the search gets at least half of the time
+    # after half of the time, no further starting point is evaluated
     for s in starts:
         value = model.value(s, basis_by_importance(reduced_workload, s), derivative=False)[0]
         if is_wide and value < best[0]:
@@ -895,7 +897,8 @@ def best_norm(reduced_workload: ReducedWorkload, deadline: float, steps: int) ->
             best = max(
                 best, maximize_bound(model, best[1], deadline, LATER_STAGE_STEPS), key=_value
             )
-        # the time of a stage grows with the cube of the number of rows
+        # The time of a stage grows with the cube of the number of rows.  The next stage begins only
+        # if at least twice its expected time remains.
         if 2.0 * duration * ORDER_GROWTH**3 > deadline - planning_time():
             break
     now = planning_time()
@@ -1049,7 +1052,7 @@ SEARCH_LIMIT_S = 20.0
 WIDE_SEARCH_LIMIT_S = 10.0
 # default largest number of steps of the search of `global_bound`
 SEARCH_STEPS = 60
-# largest number of cells of one attribute for which `best_bound` computes a bound
+# largest number of cells of an attribute whose Gram is formed by `best_bound` or `quick_bound`
 MAX_BOUND_CELLS = 2_000
 # largest number of results in the cache of `best_bound`
 MAX_CACHED_BOUNDS = 64
@@ -1116,7 +1119,8 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
             total = math.prod(float(entries.sum()) for entries in by_part)
         else:
             weights = group.query_weights.reshape([len(entries) for entries in by_part])
-            # the sum over queries of weight times product of squares, one part at a time
+            # The variance of a query is at least the product of the squared largest entries of its
+            # parts.  The weighted sum over the queries is computed one part at a time.
             for entries in by_part:
                 weights = np.tensordot(entries, weights, axes=1)
             total = float(weights)

@@ -741,8 +741,9 @@ class State:
 # Weights of the products that have a part on each single attribute of a set T.  The outer key has
 # the keys of these parts, in the order of T; the inner key is the product of all other parts.
 TermsByKeys = dict[tuple[Key, ...], dict[Product, float]]
-# Function of one argument, the derivative of the final result with respect to a nuclear norm.  It
-# adds the derivatives with respect to the matrices of this norm (R, C, t and Z) to the `State`.
+# Function that adds the derivatives of the final result with respect to R, C, t and Z to the `State`.
+# Its argument is the derivative of the final result with respect to the nuclear norm that was
+# computed from R, C, t and Z.
 Backpropagate = Callable[[float], None]
 
 
@@ -922,7 +923,7 @@ class DenseNormBound:
             for count, norm_of_stack, norms in sums:
                 for layout, t, trace, by_M in norms:
                     if t * trace > 0.0 and by_M is not None:
-                        # derivative by t * trace; t is the product of the ``family.t``
+                        # derivative with respect to t * trace; t is the product of the ``family.t``
                         by_norm = by_value * count * t * trace / norm_of_stack
                         self._add_derivatives(layout, state, by_norm * t, by_M)
                         for name, key in layout.scalar_keys:

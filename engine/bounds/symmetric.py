@@ -310,7 +310,7 @@ class SymmetricPairs:
                     if t * norm > 0.0:
                         # ``t`` is the product of the ``family.t`` of all keys.  With C = comb(d, m),
                         # ``total`` is C times the root of the sum of the (t * norm)^2.  So its
-                        # derivative by t * norm is C^2 * t * norm / total.
+                        # derivative with respect to t * norm is C^2 * t * norm / total.
                         by_summand = by_value * math.comb(self.d, m) ** 2 * t * norm / total
                         summand_backpropagate(by_summand * t)
                         for key in keys:
@@ -646,8 +646,8 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
     remaining = d - 2 * pairs
     # tuples (index of the element, coefficient, powers of a, b, c and det(C))
     terms: list[tuple[int, float, tuple[int, ...]]] = []
-    # Row k stands for products with basis function 1 on k of the remaining attributes and function
-    # 0 on all others.  Column m stands for products with function 1 on m of them.
+    # Row k belongs to products with basis function 1 on k of the remaining attributes and function
+    # 0 on the rest.  Column m belongs to products with function 1 on m of the remaining attributes.
     for k in range(min(width, remaining + 1)):
         for m in range(min(width, remaining + 1)):
             # the basis vectors of row and column are sums over all choices of k and of m
@@ -777,7 +777,8 @@ class SymmetricProducts:
                 if key in families:
                     a, b, c = (times * weight * float(np.sum(by_M * s)) for s in slope)
                     by_grams.setdefault(key, np.zeros((2, 2)))
-                    # b is in two entries of C, so each of them gets half of the derivative by b
+                    # b is two entries of C, so each entry gets half of the derivative with respect
+                    # to b
                     by_grams[key] += [[a, b / 2.0], [b / 2.0, c]]
         return value, by_grams
 
@@ -967,7 +968,8 @@ ROUNDS = 100
 COST_TOLERANCE = 1e-4
 # largest number of L-BFGS steps that optimize the shares in one round
 LBFGS_STEPS = 25
-# `shares_norm` does not search if the matrices of the initial compositions have more entries
+# `shares_norm` does not search if the matrices of the initial compositions have more entries than
+# this in total
 MAX_ENTRIES = 30_000_000
 
 
@@ -1073,7 +1075,7 @@ class CompositionBound:
     def maximize_norm(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,).
 
-        The search starts at the positive ``shares``.  It ends after `LBFGS_STEPS` steps, or at
+        The search starts at ``shares``, which must be positive.  It ends after `LBFGS_STEPS` steps, or at
         ``deadline`` on the clock of `planning_time`.
         """
         import scipy.optimize
