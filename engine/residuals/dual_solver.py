@@ -12,9 +12,10 @@ before the division.  The value of X, its tr(G X^-1), is max(d) T.  The certific
 
 With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual typically needs 10
 to 150 evaluations.  Reversing the cells of an attribute is a signed permutation in the cosine
-basis, and so is swapping two attributes of equal size.  If such permutations leave G and L unchanged, they
-are symmetries: G has one diagonal block per choice of an eigenvalue, +1 or -1, for every symmetry.
-Some optimal mu is constant on the orbits of the symmetries, because the problem is convex.
+basis, and so is swapping two attributes of equal size.  A signed permutation that leaves G and L
+unchanged is a symmetry.  G has one diagonal block for every combination of the eigenvalues +1 and
+-1 of the symmetries.  Some optimal mu is constant on the orbits of the symmetries, because the
+problem is convex.
 
 If the workload has few queries and many cells, the optimal mu has few positive weights, about as
 many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
@@ -23,10 +24,10 @@ same problem on the active set alone,
 
     minimise  phi(mu) = sum(mu) - 2 T(mu)   over mu >= 0,
 
-is convex, small, and smooth where weights are positive: two or three Newton steps solve it to
-rounding, each to the minimum of the second-order model within mu >= 0 (non-negative least
-squares).  The gradient is 1 - d for the diagonal d of L^T X L; cells outside the active set join it
-where d > 1, and the certificate is the one of the full problem.
+is convex, small, and smooth where weights are positive.  Two or three Newton steps solve it up to
+rounding errors.  Each step minimises the second-order model over mu >= 0 (non-negative least
+squares).  The gradient is 1 - d for the diagonal d of L^T X L.  Cells outside the active set with
+d > 1 join the set.  The certificate is that of the full problem.
 
 Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual, its certificate and the
 active set are our work.
@@ -214,10 +215,9 @@ def orbits(
     (orbits,); the lowest cell of every orbit, shape (orbits,).
     """
     lowest = np.arange(cells)
-    # every action has order 2, so two rounds reach the lowest cell of every orbit
-    for _ in range(2):
-        for permutation, _sign in actions:
-            lowest = np.minimum(lowest, lowest[permutation])
+    for permutation, _sign in actions:
+        # After this step, the minimum is over all products of the permutations so far.
+        lowest = np.minimum(lowest, lowest[permutation])
     representatives, orbit, count = np.unique(lowest, return_inverse=True, return_counts=True)
     return orbit, count.astype(float), representatives
 
@@ -227,7 +227,7 @@ OrbitIndices: TypeAlias = npt.NDArray[np.intp]
 # Weights below this share of the largest weight leave the active set.  An orbit whose optimal
 # weight is positive joins the set again, because its derivative d is then greater than 1.
 ACTIVE_SHARE = 1e-3
-# largest number of active sets of one search; 1 is typical
+# largest number of active sets of one call of `newton_weights`; 1 is typical
 MAX_ACTIVE_SETS = 8
 # largest number of Newton steps on one active set; 3 is typical
 MAX_NEWTON_STEPS = 20
@@ -441,7 +441,8 @@ class DualProblem:
         self.orbit, self.multiplicity, representatives = orbits(
             [action for _, action in generators], lift.cells
         )
-        # Every block gets linearly independent rows ("roots").  The sum of their Grams is the Gram.
+        # Every block gets linearly independent rows ("roots").  The Gram is the sum over the blocks
+        # of root^T root.
         if factor.low_rank:
             self.roots = _independent(character_rows(on_coordinates, factor.matrix))
         elif generators:
@@ -485,9 +486,10 @@ class DualProblem:
             (root, U), _, _ = _eigen_block(W[:, active], mass)
             Y = U.T @ W[:, active]
             i, j = np.triu_indices(len(root))
-            # ``factor`` is the derivative of M^(-1/2) with respect to M = W diag(mass) W^T, in the
-            # eigenbasis of M.  ``root`` holds the eigenvalues of M^(1/2).  The derivative is
-            # symmetric, so only entries i <= j are computed, and entries i < j count twice.
+            # In the eigenbasis of M = W diag(mass) W^T, the derivative of M^(-1/2) with respect to
+            # M multiplies entry (i, j) by -1 / (r_i r_j (r_i + r_j)), where ``root`` holds the
+            # eigenvalues r of M^(1/2).  ``factor`` has the opposite sign, as the Hessian of -2 T.
+            # By symmetry, only entries i <= j are computed, and entries i < j count twice.
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
             hessian += products.T @ products
@@ -612,7 +614,8 @@ class DualProblem:
         first = START_NORM * np.sqrt(
             self.multiplicity / self.multiplicity.sum() if start is None else start
         )
-        # one evaluation of a large problem may take longer than the strategy of the initial weights
+        # for a large problem, computing the strategy of the initial weights may take less time than
+        # one evaluation
         if self.largest_block >= MIN_SLOW_BLOCK and planning_time() > options.deadline:
             return first * first / float(first @ first), "stopped at the time limit"
         try:
