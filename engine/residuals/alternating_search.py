@@ -2,17 +2,18 @@
 
 The strategy is restricted to Kronecker products, and block-coordinate descent optimises one factor
 at a time.  While the strategies X_v of all other axes are fixed, the error depends on the remaining
-axes through one Gram only.  A term of the form of a product adds to
-this Gram its factor on the remaining axes, times the errors of its other factors.  Query rows that
-couple axes are written as matrices R, one per row, with the remaining axes first.  They add
+axes through one Gram only.  To this Gram, a term that is a product adds its factor on the remaining
+axes, times the errors of its other factors.  Query rows that couple axes are written as matrices R,
+one per row, with the remaining axes first.  These rows add
 
     sum over rows of R (Kronecker product of X_v^-1 over the other axes) R^T.
 
-Every step is therefore one search for one Gram.  The first sweep over the axes leaves out rows that
-couple axes.  Later steps increase the error at most by the gap of their search.
+Every step is therefore one search for one Gram.  The first sweep over the axes leaves out terms
+with rows that couple axes, unless all terms have such rows.  Later steps increase the error at most
+by the gap of their search.
 
 **Lower bounds.**  An alternating search proves one of two lower bounds on the error of every
-strategy: the second if the Gram has the form that it needs, otherwise the first.
+strategy: the second if the Gram has the form described there, otherwise the first.
 
 1.  The minimum of a sum is at least the sum of the minima of its terms.
 2.  Let the Gram G be the sum of a product and of a few rows that couple all axes.  Let the dual
@@ -207,8 +208,8 @@ class AlternatingSearch:
     ) -> tuple[float, Factor] | None:
         """Return (weight, Gram): what a term adds to the Gram for which a set of axes is solved.
 
-        The strategies of all other sets are fixed.  The error of the term is then the returned
-        weight times the error for the returned Gram of the strategy on this set.  The result is
+        The strategies of all other sets are fixed.  With any strategy on this set, the error of the
+        term is the returned weight times the error of this strategy for the Gram.  The result is
         None if ``include_coupled`` is False and the term has factors with axes in several sets.
 
         Parameters

@@ -473,8 +473,8 @@ def residual_rows(
         return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, coordinate_positions(sizes, [tuple(axes_inside)])
         ]
-    # An attribute outside the space is only multiplied by its center.  So this is faster than
-    # `residual_coefficients`, which also multiplies it by the cosine basis.
+    # Along attributes outside the space, queries are multiplied by the center only.  So this is
+    # faster than `residual_coefficients`, which also multiplies by the cosine basis.
     return _by_rows(
         rows,
         sizes,
@@ -496,8 +496,8 @@ class Lift:
     (2, 6)
     """
 
-    # Whether `dual_solver.symmetries` tests reversals and swaps of attributes.  The test needs one
-    # coordinate per combination of one cosine per attribute.
+    # Whether `dual_solver.symmetries` can test reversals and swaps of attributes.  The test needs a
+    # coordinate for every product of cosines, one cosine per attribute.
     one_space = True
 
     def __init__(

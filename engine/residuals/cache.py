@@ -114,7 +114,7 @@ class SolveCache:
 
     Parameters
     ----------
-    folder : folder for files with dual weights; None stores solutions in memory only.
+    folder : folder of the files; None keeps all entries in memory only.
     memory, disk : largest size of the solutions in memory and of the folder, in bytes.
     """
 
@@ -164,7 +164,7 @@ class SolveCache:
         return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Store the parameters of tuned centers or complements, in memory and in a file."""
+        """Store the parameters of tuned centers or complements in memory, and in a file if possible."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 
@@ -277,5 +277,5 @@ def _worth_a_file(search: Search) -> bool:
 
 
 def _solution_bytes(solution: Solution) -> int:
-    # a strategy that has computed variances also stores an array of the size of ``pinv``
+    # ``pinv`` counts twice: a strategy that has computed variances stores another array of its size
     return solution.strategy.rows.nbytes + 2 * solution.strategy.pinv.nbytes + solution.dual.nbytes

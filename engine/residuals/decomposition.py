@@ -313,7 +313,7 @@ class Factor:
 
     @property
     def example(self) -> Factor | None:
-        """A Gram with the same symmetries, for forecasts; None if they are not known."""
+        """A Gram with the same symmetries, for forecasts; None if the symmetries are not known."""
         return self
 
     @property
@@ -576,8 +576,8 @@ class SpaceListing:
 class SpaceMapping(Mapping[Space, tuple[int, float]]):
     """`Decomposition.spaces`, which creates the names of residual spaces at the first access.
 
-    Forecasts of workloads with ten thousands of groups read only the number of spaces and their
-    attributes.
+    Forecasts of workloads with tens of thousands of groups read only the number of the spaces and
+    the attributes that occur in them.
     """
 
     def __init__(self, schema: Schema, listings: Sequence[SpaceListing]) -> None:
@@ -1273,7 +1273,8 @@ def merged_factors(sub: Subworkload) -> list[Factors]:
 
     A sum of Grams has the index of the first of them.
     """
-    # A sum of Grams differs from every other Gram, so every sum gets a new negative number.
+    # Until all terms are merged, every sum of Grams has its own negative number, because it differs
+    # from every other Gram.  ``first_index`` maps this number to the index of the first Gram.
     first_index: dict[int, int] = {}
 
     def add(a: Factors, b: Factors) -> Factors | None:

@@ -75,7 +75,8 @@ class IntervalGram:
     ----------
     cells : number of cells of the attribute, at least 2.
     marginal, prefix, suffix, ranges : weight of each query of that kind, at least 0.
-    total : weight of the total; greater than -(prefix + ranges + suffix / 2n), may be negative.
+    total : weight of the total.  It may be negative, but must be greater than
+        -(prefix + ranges + suffix / (2 n)) for n cells.
 
     >>> mix = IntervalGram(cells=3, prefix=1.0) + 2.0 * IntervalGram(cells=3, ranges=1.0)
     >>> mix.prefix, mix.ranges, mix.dense()[0].tolist()
@@ -759,7 +760,7 @@ class IntervalSolution(DualSolution):
         """Return the derivative of the dual value f(mu) with respect to the center, shape (n,).
 
         Centers have sum 1, so a constant added to all entries makes no difference.  At optimal
-        weights it is also the derivative of the optimal value (envelope theorem).
+        weights the result is also the derivative of the optimal value (envelope theorem).
         """
         if self.space.whole:
             raise ValueError(

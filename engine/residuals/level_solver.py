@@ -28,9 +28,8 @@ pi)^T.  By the quadrature of the inverse square root, f = sum_j w_j tr G (K^-1 +
 these inverses is the covariance of z if area a of weight g_a is measured with precision s_j g_a and
 cell i with the additional precision 1 / mu_i, plus a rank-one term that vanishes for mu = pi.
 
-On trees whose cells have weights, precisions per area reach the optimum of all strategies up to
-about 1e-4; if a few areas of very different sizes are the only queries, up to 1%.  The certificate
-has the gap that the search proves.
+If all cells have weights, the best precisions are within about 1e-4 of the optimum of all
+strategies.  If the only queries are a few areas of very different sizes, they are within 1%.
 
 Source: least squares on trees as in Hay et al., PVLDB 3 (2010), and Cumings-Menon and Zhuravlev,
 arXiv 2404.13164; the optimal precisions and the certificate are our work.
@@ -61,7 +60,7 @@ SHARPNESS = (10.0, 50.0, 200.0, 1e3, 5e3, 2e4, 1e5)
 HISTORY = 20
 # largest number of steps of the quasi-Newton method in a round
 MAX_STEPS = 200
-# smallest weight of a cell in the lower bound, as a share of equal weights
+# smallest weight of a cell in the lower bound, as a multiple of the uniform weight 1/n
 MIN_SHARE = 1e-6
 # Areas above the last level are not measured if their precision is below this share of the largest
 # precision.  On the last level, smaller precisions are raised to this share.
@@ -69,7 +68,7 @@ MIN_PRECISION = 1e-6
 # The search ends at this relative RMSE gap even if a smaller one is required, because independent
 # measurements of areas cannot always reach the optimum of all strategies.
 SEARCH_GAP = 1e-4
-# a round ends when a step decreases the logarithm of the objective by less than this share
+# a round ends when a step decreases its objective, which is a logarithm, by less than this share
 MIN_GAIN = 1e-9
 
 Levels = list[Array]  # one array per level, from the root to the cells, shape (areas of the level,)

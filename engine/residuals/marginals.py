@@ -63,7 +63,7 @@ class MarginalStrategy(Strategy):
     def rounding_terms(self) -> int:
         # Answer k is ``one`` x_k (at most 4 roundings) plus ``others`` times a sum (at most n + 4
         # roundings).  The rounding errors that the count of one cell causes in all answers have a
-        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff, less than the result.
+        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff.  The returned value is larger.
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
@@ -313,7 +313,7 @@ class DeferredStrategy(Strategy):
     matrices: StrategyMatrices
 
     def column_costs(self, law: str) -> Array:
-        # The costs of ``matrices`` hold for its own rows.  `by_rows` may have replaced these rows.
+        # The costs of ``matrices`` are those of its own rows, which `by_rows` may have replaced.
         if isinstance(self.rows, DeferredMatrix) and law != "laplace":
             return self.matrices.column_costs
         return super().column_costs(law)
@@ -373,8 +373,7 @@ class IntervalStrategy(DeferredStrategy):
         # The prefix of all cells is the total.  It has no component in the residual space, so its
         # variance is 0.
         squares = np.pad(np.diagonal(covariance), 1)
-        # ranges are listed by first cell: entry i holds the variances of ranges that begin at cell
-        # i
+        # Ranges are listed by their first cell: ``rows[i]`` is for the ranges that begin at cell i.
         # A range is the difference of two prefixes: Var(a - b) = Var a + Var b - 2 Cov(a, b).
         rows = [squares[i] + squares[i + 1 :] for i in range(self.cells)]
         for i in range(1, self.cells):

@@ -1,8 +1,8 @@
 """Matrices of wide attributes as operators: cosine basis, reflected rows, sums in chunks.
 
-An operator is a matrix whose products are computed by a formula; most operators are not stored.  It
-has the shape, the transpose and the product ``tensor @ matrix`` of an array, so that
-`engine.residuals.contract` accepts it.
+An operator is a matrix whose products are computed by a formula; most operators do not store their
+entries.  An operator has the shape, the transpose and the product ``tensor @ matrix`` of an array,
+so that `engine.residuals.contract` accepts it.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ def shared_weights() -> Iterator[None]:
 
 
 def recent_weights() -> dict[Hashable, Array]:
-    """Return the last dual weights by the queries of their search; empty outside a context."""
+    """Return the mapping from queries to the last dual weights of their search.
+
+    Outside the context of `shared_weights`, the mapping is new and empty.
+    """
     weights = _RECENT.get()
     return {} if weights is None else weights

@@ -20,13 +20,13 @@ from engine.residuals.window_solver import WindowGram, window_bytes, window_eval
 PRODUCT_FLOPS, EIGEN_FLOPS = 2e10, 8e9
 # assumed operations per second for products of matrices with hundreds of rows
 DENSE_PRODUCT_FLOPS = 4.5e10
-# forecasts assume no symmetries for Grams of full rank with more residual coordinates, because
-# counting symmetries would take too long
+# forecasts assume no symmetries for Grams of full rank with more residual coordinates than this,
+# because counting symmetries would take too long
 MAX_SYMMETRY_COORDINATES = 5_000
 # expected number of sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
-# largest number of singular directions that the pinching bound combines with coupling rows, see
-# `alternating_search`
+# Largest number of singular directions that the pinching bound of `alternating_search` puts into one
+# block with the rows that couple axes.
 MAX_COUPLED_DIRECTIONS = 600
 # measured time of a plan that is stopped before the first step of its search, relative to the
 # expected time to set up the search, for a Gram of low rank and for a Gram of full rank
@@ -35,7 +35,8 @@ LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.5, 1.4
 MatrixFreeGram: TypeAlias = IntervalGram | LevelGram | WindowGram
 # expected number of steps of the search for the precisions of areas
 LEVEL_STEPS = 200
-# expected time of one step of this search per area, and of finding equal areas per area, in seconds
+# Expected times per area in seconds: of one step of the search for the precisions of areas, and of
+# the search for equal areas.
 SECONDS_PER_AREA, CLASS_SECONDS = 3e-7, 3e-6
 # expected number of evaluations of the dual of windows
 WINDOW_EVALUATIONS = 16
@@ -149,7 +150,7 @@ def full_rank_cost(
     Parameters
     ----------
     sizes : domain sizes of the attributes.
-    joint : summands of the Gram that are not products over the attributes.
+    joint : the summands of the Gram that consist of one factor on all attributes.
     gap : required relative RMSE gap.
     dimension : None for one residual space on all attributes.  If one strategy measures several
         residual spaces, their number of residual coordinates; no symmetries are then assumed.
@@ -162,8 +163,8 @@ def full_rank_cost(
         symmetry_counts = [0]
     else:
         symmetry_counts = [sum(_example_symmetries(f)) for f in joint]
-    # a Gram of products only is assumed to be invariant under the reversal of every attribute with
-    # a uniform center
+    # Without summands in ``joint``, the Gram is assumed to be invariant under the reversal of every
+    # attribute with a uniform center.
     uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
     blocks = 2 ** min(symmetry_counts, default=uniform_axes)
     order, orbits = math.ceil(dimension / blocks), cells / blocks

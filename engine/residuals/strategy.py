@@ -197,7 +197,8 @@ class Strategy:
     def precision(self) -> PrecisionMatrix | None:
         """Precision matrix of the estimated residual table at noise scale 1, as an operator.
 
-        None for narrow attributes, and for incomplete strategies, which have no precision matrix.
+        None if the class has no formula for it, and for incomplete strategies, which have no
+        precision matrix.
         """
         return None
 
@@ -248,8 +249,8 @@ class Strategy:
 
     def leaves_span(self, residual_rows: Array) -> npt.NDArray[np.bool_]:
         """Return whether k residual rows have a component outside the measured span, shape (k,)."""
-        # The component is computed as a vector: a difference of squared norms would have rounding
-        # errors as large as the square of MAX_UNMEASURED_SHARE.
+        # The component is computed as a vector, because the difference of two squared norms would
+        # lose a small component to rounding.
         residual = residual_rows - (residual_rows @ self.span) @ self.span.T
         leaving: npt.NDArray[np.bool_] = np.linalg.norm(
             residual, axis=1
@@ -439,7 +440,8 @@ def _eliminate(
     bounds : the tables by their attributes.
     sizes : number of values of every attribute.
     order : position of every attribute in a fixed order.  The next attribute to be eliminated is
-        the one whose tables have the smallest sum; of equally small sums, the first in this order.
+        the one for which the sum of its tables has the fewest cells; if there are several, the
+        first in this order.
     """
     bounds = dict(bounds)
     while remaining := {name for scope in bounds for name in scope}:

@@ -32,8 +32,8 @@ FORMAT = "search/3"
 DEFAULT_OPTIONS = Options()
 # share of uniform weights that is mixed into initial weights from another search
 UNIFORM_SHARE = 1e-4
-# a search is repeated from uniform weights if its gap is more than this factor times the required
-# gap
+# A search from given initial weights that makes no more progress is repeated from uniform weights if
+# its gap is more than this factor times the required gap.
 MAX_GAP_RATIO = 100.0
 # On at least this number of cells, dual weights of interval queries are searched without matrices,
 # and one evaluation with matrices follows.  Both together are faster than a search with matrices.

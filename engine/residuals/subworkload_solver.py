@@ -80,8 +80,8 @@ class SpaceSolution:
     factors : pairs (axes, solution): the strategy on each set of axes; empty for the total.
     value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
     bound : lower bound on the value of every strategy, in counts^2.
-    status : "optimal" if all searches proved the required gap.  Otherwise the status of a search
-        that did not, or a text that names the alternating search.
+    status : for an alternating search, a text that names this method.  Otherwise "optimal" if all
+        searches proved the required gap, or else the status of a search that did not.
     """
 
     factors: tuple[tuple[Axes, Solution], ...]
@@ -156,9 +156,8 @@ class SubworkloadSolver:
         self.recorded: list[tuple[Array, str]] | None = None
         self.warm: tuple[Array, ...] = ()
         self._solved: dict[Any, Solution] = {}
-        # Solutions for Grams without a matrix: pairs (largest weight of the Gram, solution).  The
-        # key for interval queries is (cells, ratios of the query weights, center).  The key for
-        # areas is `LevelGram.key`.
+        # Solutions for Grams without a matrix: pairs (scale of the Gram, solution).  The keys are
+        # explained in `_matrix_free_solution`.
         self._matrix_free_solutions: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
 
@@ -474,8 +473,8 @@ class SubworkloadSolver:
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
         # Grams of areas or of intervals that are equal up to scale and rounding errors have the same
-        # strategy and the same ``key``.  The squared error and the bound of a solution are
-        # proportional to ``scale``.
+        # strategy and the same ``key``.  ``scale`` is the largest weight of such a Gram, and 1 for
+        # windows.  The squared error and the bound of a solution are proportional to ``scale``.
         key: Any
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight

@@ -44,7 +44,7 @@ class SymmetricNetwork:
         """
         order = max(width, min_order)
         nodes = cells - 1 if has_grounded_ends else cells + 1
-        # both halves have the same number of nodes
+        # the order is increased by 1 if this is necessary to get two halves with equally many nodes
         order += (nodes - order) % 2
         if nodes < 3 * order:
             return None
@@ -67,7 +67,7 @@ class SymmetricNetwork:
 
     @property
     def missing(self) -> int:
-        """Number of nodes that the first block has less than all other blocks."""
+        """Number of nodes by which the first block is smaller than every other block."""
         return (self.blocks - 1) * self.order - self.half
 
     def potentials(

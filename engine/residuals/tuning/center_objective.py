@@ -787,7 +787,11 @@ class CenterProblem:
         return kinds
 
     def _can_solve_sum(self, kind: SpaceKind) -> bool:
-        """Return whether the limits allow one search for the sum of all terms; reserve memory."""
+        """Return whether one search can be for the sum of all terms; reserve memory and time.
+
+        The result is False if a limit forbids the search, or if an attribute is solved without a
+        matrix.
+        """
         sizes = [self.sizes[role] for role in kind.roles]
         dimension, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
         peak = dense_bytes(dimension, dimension, cells)

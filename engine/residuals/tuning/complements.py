@@ -112,10 +112,10 @@ def strategy_rmse(gram: Array, strategy: Array, lift: Array, power: float) -> St
 
 
 def initial_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, scaled to norm 1, shape (r, r).
+    """Return the fourth root of a Gram, scaled to spectral norm 1, shape (r, r).
 
-    It is the initial strategy of the search.  If it gives all cells the same privacy cost, it is
-    optimal up to scale.
+    The result is the initial strategy of the search.  If all cells have the same privacy cost under
+    this strategy, it is optimal up to scale.
     """
     eigenvalues, U = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
@@ -453,7 +453,7 @@ class ComplementProblem:
             self.singles[kind_indices[kind_key]].count += 1
 
     def _pair_counts_by_attribute(self) -> dict[str, Counter[tuple[int, int]]]:
-        """Return for every attribute the number of its pairs, by class and position in the pair.
+        """Return for every attribute how many pairs contain it, by class of the pair and position.
 
         The keys of a counter are those of `SingleKind.pair_counts`.
         """

@@ -12,9 +12,9 @@ cost 1.  The RMSE of the plan is proportional to
     S(pi) = sum over B of sqrt(L_B(pi)).
 
 pi_i = 1 / n_i is the published choice.  If the workload is not separable (see below), S is
-minimised in two steps.  The first step tries
-uniform centers and centers with one parameter c: pi_i is proportional to V_i^-1 1, where V_i is
-optimal for the Gram G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix
+minimised in two steps.  The first step tries uniform centers and centers with one parameter c: pi_i
+is proportional to V_i^-1 1, where V_i is the optimal privacy cost matrix (B^T B for strategy rows
+B) for the Gram G_i + c 1 1^T.  (For a workload on one attribute, some c gives the best matrix
 mechanism.)  The second step is L-BFGS on all centers, with the gradient from the envelope theorem.
 The centers with the smallest S are returned, so that S is not larger than for uniform centers.
 

@@ -2,7 +2,7 @@
 
 The strategy of a union is on the table of all attributes of its spaces.  It may consist of one
 strategy per space, so the optimal strategy of a union is at least as accurate as separate
-strategies, whatever centers these use.  Every space belongs to one block.  So blocks are linearly
+strategies, whatever centers the separate strategies use.  Every space belongs to one block.  So blocks are linearly
 independent, answers are unbiased, costs add up and all tables agree.  A union of all spaces of two
 attributes answers the queries on these attributes without splitting them.  A union of all spaces of
 the workload is the best of all matrix mechanisms.  A union measures only the span of its queries.
@@ -234,7 +234,7 @@ def union_gram(
     for inside, stack in stacks.items():
         rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
-        # Coefficients on residual spaces without an attribute have index 0 along its axis.
+        # Along the axis of an attribute, index 0 belongs to residual spaces without the attribute.
         index = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
         table[(slice(None), *index)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
         row_blocks.append(table.reshape(len(rows), -1)[:, coordinates])
@@ -274,7 +274,7 @@ def group_rows(
             split.centers_of(names),
             split.complements_inside(names),
         )
-        # Coefficients on residual spaces without an attribute have index 0 along its axis.
+        # Along the axis of an attribute, index 0 belongs to residual spaces without the attribute.
         inside_index = tuple(slice(None) if name in attributes else 0 for name in names)
         coefficients = flat_coefficients.reshape(rows.shape)[(slice(None), *inside_index)]
         part_rows_inside = reduce_rows(coefficients.reshape(len(rows), -1))
@@ -300,10 +300,10 @@ def choose_unions(
     on the largest cluster that contains its attributes.  Without such a cluster it is in no union.
 
     With more than `MAX_SPACES` spaces only a union of all spaces is considered.  On a single
-    attribute there is no union if the variances of its queries would take too long.  A union
-    answers only the span of its queries.  So there is no union if a group of positive weight has
-    queries of weight 0, or if the weights of queries differ by more than the factor
-    `MAX_WEIGHT_RATIO`.
+    attribute there is no union if the variances of its queries would take too long, or if all
+    queries are windows of one width.  A union answers only the span of its queries.  So there is no
+    union if a group of positive weight has queries of weight 0, or if the weights of queries differ
+    by more than the factor `MAX_WEIGHT_RATIO`.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    """Return the number of cells of the table on the attributes of a part in ``inside``."""
+    """Return the number of cells of the table on those attributes of a part that are ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )
