@@ -61,7 +61,7 @@ def test_wide_operator_is_applied_but_not_formed():
     table = np.random.default_rng(0).standard_normal(300_000)
     N = CosineMatrix(cells=len(table))
     np.testing.assert_allclose((table @ N) @ N.T, table - table.mean(), atol=1e-10)
-    with pytest.raises(LimitExceeded, match="Merge"):
+    with pytest.raises(LimitExceeded, match="cells"):
         np.asarray(N)
 
 
