@@ -543,8 +543,8 @@ class OperatorChoice:
     ----------
     best : strategy with the smallest squared error.  On more than `MAX_FREE_CELLS` cells, the
         compared error includes the rounding of answers to a grid.
-    errors : mapping from operator to squared error, for the operators that apply.
-    refused : mapping from operator to the reason, for operators that do not apply.
+    errors : mapping from operator to squared error, for the operators that returned a strategy.
+    refused : mapping from operator to the reason, for all other operators.
     """
 
     best: HDMMStrategy
@@ -870,7 +870,8 @@ def best_of(
     noise : "gaussian" or "laplace".
     operators : names of ``OPERATORS``.
     restarts : number of starts of searches that may end in local optima.
-    seed : seed of the random starts; equal seeds give equal strategies.
+    seed : seed of the random starts; equal seeds give equal strategies, unless the deadline ends a
+        search.
     gap : relative RMSE gap at which the search on one unit (see ``max_cells``) stops.
     max_cells : largest number of cells of a unit (set of attributes with one strategy matrix).
     deadline : time at which the search stops, on the clock of `planning_time`.
@@ -882,9 +883,10 @@ def best_of(
     Raises
     ------
     NotApplicable
-        If no operator applies, with the reason of every operator.
+        If no operator returns a strategy, with the reason of every operator.
     PlanError
-        For an unknown noise or operator, or if no query has a weight.
+        For an unknown noise or operator, for no operator, or if no query of positive weight has a
+        coefficient other than 0.
 
     Source: HDMM, section 9.
 
@@ -998,8 +1000,8 @@ class HDMM(ExplicitMechanism):
     -------
     operator : "best" for all, or one of OPT_0, OPT_kron, OPT_plus, OPT_marginals.
     restarts : number of starts of searches that may end in local optima.
-    seed : seed of the searches; equal seeds give equal plans.  It is unrelated to the noise of a
-        release.
+    seed : seed of the searches; without a time limit, equal seeds give equal plans.  The seed is
+        unrelated to the noise of a release.
     """
 
     name: ClassVar[str] = "hdmm"

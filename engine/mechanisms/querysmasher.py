@@ -50,7 +50,7 @@ from engine.residuals.tuning.unions import (
 from engine.workload import Workload
 
 # For forecasts: tuning of centers takes this many times as long as one search for the strategies of
-# all residual spaces.  One strategy for all residual spaces may take as long as tuning.
+# all residual spaces.  The search for one joint strategy of all residual spaces may take as long.
 TUNING_SOLVES = 40.0
 # For forecasts: smallest time of tuning, in seconds per subworkload.
 MIN_TUNING_SECONDS = 1e-3
@@ -455,7 +455,10 @@ class QuerySmasher(ResidualMechanism):
             return None
 
     def _better_with_product(self, product: Plan, best: CandidatePlan) -> CandidatePlan:
-        """Return the plan ``product`` of a product strategy if it is better than ``best``."""
+        """Return ``product`` if its RMSE is smaller by a minimum share, otherwise ``best``.
+
+        The share is the larger of the option ``gap`` and `MIN_PRODUCT_SAVING`.
+        """
         # The RMSE of a built plan includes the rounding of noise to a grid.  `CandidatePlan.error`
         # does not include it.
         saving = max(self.gap, MIN_PRODUCT_SAVING)

@@ -347,7 +347,7 @@ def plan(
     options : options of the mechanism, and the following options of all mechanisms.  See
         `PlanOptions`.
 
-        - objective, max_records: see `Mechanism`.
+        - objective, power, targets, max_records: see `Mechanism`.
         - time_limit: in seconds.
         - memory_limit: in bytes.
         - progress: function of (fraction, text) that returns False to cancel; True shows a progress
@@ -432,7 +432,7 @@ def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Load a plan from the text of `Plan.to_json`.
 
     The function rebuilds the plan from the search result in the file.  The hash of the plan must
-    equal that in the file.  Its privacy cost and error must agree with the file up to 1e-6.
+    equal that in the file.  Its privacy cost and error may differ from the file by a relative 1e-6.
 
     Parameters
     ----------
@@ -552,8 +552,8 @@ class DefaultOptions:
     Attributes
     ----------
     options : keyword arguments of `plan`, with the default of "centers" added.
-    reason : which centers were chosen, and why.  It is empty if the function chose no centers, or
-        if the forecast raised an error.
+    reason : which centers were chosen, and why.  It is empty if the given options determine the
+        centers, if the mechanism has no centers, or if the forecast raised an error.
     expected : forecast of time and memory for these options, or None.
     """
 

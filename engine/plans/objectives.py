@@ -261,7 +261,7 @@ def _space_roles(
 
     Two spaces have equal role numbers if their attributes have the same roles in their groups (see
     `_roles`): in the same order if ``ordered`` is True, in any order if it is False.  Groups without
-    weight, and groups which only public tables answer, are left out.
+    weight, and groups that public tables answer completely, are left out.
     """
     space_set = set(spaces)
     role_numbers: dict[Any, int] = {}
