@@ -257,8 +257,8 @@ def greedy_hierarchy(
     ----------
     gram : Gram matrix G of the workload, shape (cells, cells).
     squared : whether budget shares are optimized for G^2 instead of G.
-    discount : factor for errors of queries that have cells in both halves of a node.  At depth d
-        these errors are multiplied by ``discount``^d.
+    discount : factor for the decrease of the error by measuring a node, for queries that have cells
+        in both halves of the node.  At depth d the factor is ``discount``^d.
 
     If a parameter is None, the function tries several values and returns the tree with the smallest
     error.  The experiments of the paper use ``squared=True`` and the discount sqrt(1/2).
@@ -289,7 +289,7 @@ def _greedy_tree(
 
     Returns
     -------
-    rows : strategy rows, one weighted row per node of the subtree, shape (nodes, cells).
+    rows : strategy rows, one per node of the subtree with a weight above 0, shape (nodes, cells).
     C : covariance (rows^T rows)^-1 of the estimated cells, shape (cells, cells).
     error : sum of the discounted variances of the queries on these cells.
     """

@@ -85,8 +85,8 @@ MAX_WEIGHTED_QUERIES = 8_000_000
 # entries in total.
 MAX_ROW_ENTRIES = 8_000_000
 # Residual spaces that are not equivalent have separate adapted strategies if there are at most
-# MAX_SEPARATE_STRATEGIES of them.  Otherwise only spaces on at most MAX_SEPARATE_AXES attributes
-# have separate strategies; see `StrategyLayout._key`.
+# MAX_SEPARATE_STRATEGIES such strategies.  Otherwise only spaces on at most MAX_SEPARATE_AXES
+# attributes have separate strategies; see `StrategyLayout._key`.
 MAX_SEPARATE_STRATEGIES = 40
 MAX_SEPARATE_AXES = 2
 
@@ -822,8 +822,8 @@ MAX_COMPARED_QUERIES = 500_000
 LIGHT_WEIGHT = 1e-2
 # largest change of the logarithm of a query weight in one iteration
 MAX_LOG_STEP = 3.0
-# Smallest mean weight of the queries of a class of groups, as a share of the mean weight of all
-# queries.  Smaller means are raised to this value.
+# The smallest weight of a query is a share of the mean weight in its class of groups.  For this
+# purpose the mean is raised to at least MIN_GROUP_WEIGHT times the mean weight of all queries.
 MIN_GROUP_WEIGHT = 1e-9
 # Smallest query weight of the lower bound, as a share of the smallest weight of the query in the
 # search.
@@ -851,7 +851,8 @@ class _UpdateRule:
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : this number is added to ``power`` for weights near 0 that increase.
+    light_power : largest number that is added to ``power`` for a weight that increases.  The number
+        is added to weights near 0; larger weights get a smaller number.
     momentum : factor of the previous change of log(weight), which is added to the next change.
     min_share : smallest weight of a query, divided by the mean weight in its class of groups.
     """

@@ -401,8 +401,8 @@ class Plan(FrozenValue):
     def with_statement(self, statement: str, stopped: frozenset[str]) -> Self:
         """Return the plan with another statement, and other limits that stopped its search.
 
-        ``stopped`` has the names of the limits.  Measurements and errors stay the same, so they are
-        not checked again, which would take as long as all variances.
+        ``stopped`` has the names of the limits.  Measurements and errors stay the same.  A plan
+        without `full_tables` is not checked again, because that takes as long as all variances.
         """
         split = replace(self.split, stopped=stopped)
         if self.full_tables:
