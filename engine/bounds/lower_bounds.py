@@ -123,7 +123,7 @@ MAX_BOUND_ENTRIES = 40_000_000
 # largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15
 # largest numbers of nuclear norms and of floating-point operations that the search of
-# `independent_bound` may compute; the first step is made even if it exceeds them
+# `independent_bound` may compute; the first step is made even if it exceeds these numbers
 MAX_NORMS, MAX_FLOPS = 3_000, 4e9
 # a sum of Kronecker products is formed as one matrix up to this number of residual coordinates
 MAX_DIMENSION = 1_000
@@ -455,7 +455,7 @@ MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
 ORDER_GROWTH = 2.6
 # computing a bound with its gradient takes this many times as long as the bound alone
 GRADIENT_COST = 3.0
-# The first stage of the search has the smallest matrices.  It may use this share of the time that
+# The first stage of the search, with the smallest matrices, may use this share of the time that
 # remains after the evaluation of the starting points.
 FIRST_STAGE_SHARE = 0.4
 # When all stages are done, this share of the remaining time is used for a search over weights that
@@ -467,10 +467,11 @@ LATER_STAGE_STEPS = 20
 # component counts as 0 if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
 # Starting weights are computed without matrices for attributes with at least this number of cells and
-# only marginals, prefixes, suffixes and ranges.  With matrices it would take a hundred times as long.
+# only marginals, prefixes, suffixes and ranges.  A computation with matrices takes a hundred times as
+# long.
 MIN_LINEAR_CELLS = 250
-# Square roots of weights are raised to at least this share of the largest root, because functions
-# are divided by them.
+# Square roots of weights are raised to at least this share of the largest root, because basis
+# functions are divided by the roots.
 MIN_ROOT_RATIO = 1e-5
 # square roots of the weights of cells, shape (n,), for every class of equivalent attributes
 Roots = Mapping[AttributeClass, Array]
@@ -650,8 +651,8 @@ def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[Att
         fixed = np.column_stack(first)
         projector = np.eye(len(root)) - fixed @ fixed.T
         _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
-        # Eigenvalues ascend, so the order is reversed.  The first functions have the eigenvalue 0
-        # here, so that they come first in U and are dropped.
+        # Eigenvalues ascend, so the order is reversed.  The first columns of U span the functions in
+        # ``fixed``, whose eigenvalue is 0 after the projection.  These columns are left out.
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
         out[attribute_class] = np.column_stack([fixed, others]) / root[:, None]
     return out
@@ -928,9 +929,9 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
     """Return the best lower bound on the weighted squared error, for a small domain.
 
     The bound holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace noise), in
-    counts^2.  It is optimized over the weights of all cells.  For Gaussian noise its root is below
-    the root of the optimal error by at most the relative ``gap``.  It is 0 if all queries of
-    positive weight are 0.
+    counts^2.  It is optimized over the weights of all cells.  For Gaussian noise the root of the
+    bound is below the root of the optimal error by at most the relative ``gap``.  The bound is 0 if
+    all queries of positive weight are 0.
     """
     problem = full_domain_problem(workload)
     if not problem.projected:
@@ -972,8 +973,8 @@ def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error of queries on one attribute.
 
     ``gram`` is the result of `single_interval_gram`.  The bound is optimized over the weights of all
-    cells.  It holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace noise), in
-    counts^2.
+    cells.  The bound holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace
+    noise), in counts^2.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)
     return error_bound(solution.trace * (1.0 - QUADRATURE_ROUNDING), law)

@@ -83,9 +83,10 @@ def root_trace(
     ----------
     matrix : M, shape (n, n).
     derivative : if False, the second result is None, except for n = 1.  Otherwise it is the
-        derivative of tr sqrt(M) with respect to M, shape (n, n), without negligible eigenvalues.
+        derivative of tr sqrt(M) with respect to M, shape (n, n).  Negligible eigenvalues of M are
+        left out of the derivative.
     size : upper bound on the spectral norm of the terms of which M is a sum.  It is needed if terms
-        were subtracted, because their rounding errors may be larger than those of M.
+        cancel, because the rounding errors of the terms are then large relative to M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -450,8 +451,8 @@ def _terms_by_deviations(
     """Split the queries on eliminated attributes into means and deviations.
 
     Returns one dictionary for every set of parts on eliminated attributes along which the deviation
-    is taken, not the mean.  It maps products of parts on free attributes to weights; these include
-    the factors of the means along all other eliminated attributes.
+    is taken, not the mean.  A dictionary maps products of parts on free attributes to weights.  The
+    weights include the factors of the means along all other eliminated attributes.
     """
     terms_by_deviations: dict[Product, dict[Product, float]] = {}
     for weight, product in groups:
@@ -544,7 +545,7 @@ class Frame:
     """Orthonormal basis K on the cells of one attribute, and the queries on it in this basis.
 
     Derivatives of the nuclear norm of the workload are accumulated in `by_F` and in `families`.
-    `by_s` computes the derivative with respect to ``s`` from them.
+    From these derivatives, `by_s` computes the derivative with respect to ``s``.
 
     Parameters
     ----------
@@ -806,13 +807,13 @@ class DenseNormBound:
         """Map every set T of attributes to the products of queries that have a part on each of T.
 
         On each attribute of T the queries are replaced by the scalar t, their nuclear norm outside
-        the basis.  The products of one set T are grouped by the keys of their families on T.  They
-        are listed without their parts on T.
+        the basis.  The products of one set T are grouped by the keys of their families on T.  Every
+        product is listed without its parts on T.
         """
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():
-            # Only a part on a single attribute has a scalar t.  It is 0 if the basis has as many
-            # functions as the attribute has cells.
+            # Only a part on a single attribute has a scalar t.  The scalar is 0 if the basis has as
+            # many functions as the attribute has cells.
             reducible_parts = [
                 (names, key)
                 for names, key in product

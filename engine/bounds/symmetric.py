@@ -223,7 +223,7 @@ class RowBlock:
     ----------
     rows : the query rows, shape (m, columns).
     by_rows : accumulated derivative of the nuclear norm with respect to ``rows``.
-    backpropagate : function that is called with ``by_rows``.  It adds the derivatives with respect
+    backpropagate : function that is called with ``by_rows`` and adds the derivatives with respect
         to the matrices of the family to the `State`.
     """
 
@@ -665,7 +665,7 @@ def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> SectorPo
                 )
                 for det_power in range(pairs + 1):
                     # Only products with z^order count.  This determines how many of the factors
-                    # B_00 = 1 + z a contribute z a; the others contribute 1.
+                    # B_00 = 1 + z a contribute z a; all other factors contribute 1.
                     a_power = order - pairs - (k + m - both) - det_power
                     if not 0 <= a_power <= none:
                         continue
@@ -1075,8 +1075,8 @@ class CompositionBound:
     def maximize_norm(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,).
 
-        The search starts at ``shares``, which must be positive.  It ends after `LBFGS_STEPS` steps, or at
-        ``deadline`` on the clock of `planning_time`.
+        The search starts at ``shares``, which must be positive, and ends after `LBFGS_STEPS` steps
+        or at ``deadline`` on the clock of `planning_time`.
         """
         import scipy.optimize
 
@@ -1219,7 +1219,7 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
     """Add costly compositions in rounds, and return the largest norm of a round.
 
     ``weights``, shape (n,), are weights of the values of an attribute; initial compositions are
-    drawn near them.
+    drawn near these weights.
     """
     rng, d = np.random.default_rng(0), problem.d
 

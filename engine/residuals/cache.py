@@ -6,8 +6,9 @@ privacy cost are computed from the weights.  If the weights do not prove the req
 search continues from them.  So a wrong file costs time, but no accuracy.
 
 A search depends only on the schema, the queries and their weights, so no entry depends on records.
-The folder may be deleted at any time.  It is the user's cache folder, or the value of
-DP_WORKBENCH_CACHE; "off" keeps entries in memory.
+The folder may be deleted at any time.  The environment variable DP_WORKBENCH_CACHE can hold its
+path, or "off" to keep all entries in memory.  By default, the folder is inside the user's cache
+folder.
 
 A file holds one JSON line (format, key, number of values, checksum) and the values as little-endian
 doubles.  The values are dual weights, or the parameters of tuned centers or complements.

@@ -668,7 +668,7 @@ class Registry:
     def __init__(self, split: Split, forecast: bool = False) -> None:
         self.split, self.forecast = split, forecast
         self.factors: list[Factor] = []
-        # layout -> indices of the Grams in ``factors`` with which others are compared
+        # layout -> indices of the Grams in ``factors`` with which new Grams are compared
         self._by_layout: dict[tuple[Any, ...], list[int]] = {}
         self._entries: dict[Any, list[tuple[Axes, tuple[int, float] | float]]] = {}
         self._digests: dict[str, bytes | None] = {}

@@ -8,7 +8,7 @@ Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu
 sum(mu), T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a
 feasible precision X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), where d is diag(L^T X L)
 before the division.  The value of X, its tr(G X^-1), is max(d) T.  The certificate is the pair
-(value, bound).  It is valid whether or not the search converged.
+(value, bound), which is valid whether or not the search converged.
 
 With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual typically needs 10
 to 150 evaluations.  Reversing the cells of an attribute is a signed permutation in the cosine
@@ -273,8 +273,8 @@ def newton_weights(
     """
     T, d = problem.evaluate(mass)
     # The steps minimise phi(mu) = sum(mu) - 2 T(mu) over the weights mu, here ``mass``.  Among all
-    # multiples of mu, phi is smallest at the one with T = sum(mu).  ``d`` are the privacy costs of
-    # the cells.  At the optimum they are then 1 at all orbits with positive weight.
+    # multiples of mu, phi is smallest at the one with T = sum(mu).  ``d`` has the privacy costs of
+    # the cells.  At the optimum, d is then 1 at all orbits with positive weight.
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
     for _ in range(MAX_ACTIVE_SETS):
         # At an optimum d is at most 1.  Orbits whose d is below 1 by less than the largest excess
@@ -315,8 +315,8 @@ def _newton_minimum(
     """Minimise phi(mu) = sum(mu) - 2 T(mu) over weights mu >= 0 of the orbits ``active``.
 
     Newton steps start from ``mass``, one entry per orbit of ``active``, and return weights of the
-    same shape.  They end when the violation of the optimality conditions is at most 0.3 ``gap``, at
-    the deadline, when no step decreases phi, or after `MAX_NEWTON_STEPS`.
+    same shape.  The steps end when the violation of the optimality conditions is at most 0.3
+    ``gap``, at the deadline, when no step decreases phi, or after `MAX_NEWTON_STEPS`.
     """
     import scipy.linalg
     import scipy.optimize

@@ -1,10 +1,11 @@
 """Optimal strategies for interval queries on one wide attribute, in linear time per evaluation.
 
-Marginal, prefix, suffix and all range queries on the n cells of a line are interval queries.  They
-are measured on a residual space or on the whole attribute.  On a residual space with the center
-pi, only the component q (I - pi 1^T) of a query q counts.  A query is stored as its differences
-z_k = q_k - q_(k+1).  There are n - 1 differences on a residual space, and n on the whole attribute,
-where q_(n+1) = 0.  The Gram of every weighted mix of queries in these coordinates is
+Marginal, prefix, suffix and all range queries on the n cells of a line are interval queries.  The
+queries are measured on a residual space or on the whole attribute.  On a residual space with the
+center pi, only the component q (I - pi 1^T) of a query q counts.  A query is stored as its
+differences z_k = q_k - q_(k+1).  There are n - 1 differences on a residual space, and n on the
+whole attribute, where q_(n+1) = 0.  The Gram of every weighted mix of queries in these coordinates
+is
 
     G = a D^T D + tau I + U S U^T,      (D z)_i = z_i - z_(i-1),
 
@@ -240,7 +241,8 @@ class IntervalSpace:
     def cell_traces(self) -> Array:
         """Return for every cell i the value c_i^T G c_i, shape (n,).
 
-        It is the weighted sum of the squared coefficients of the measured queries on the cell.
+        This value is the weighted sum of the squared coefficients of the measured queries on the
+        cell.
         """
         gram, n = self.gram, self.cells
         i = np.arange(1.0, n + 1.0)
@@ -746,8 +748,8 @@ SolutionT = TypeVar("SolutionT", bound=DualSolution)
 class IntervalSolution(DualSolution):
     """Dual weights for interval queries, with the strategy that they determine and its gap.
 
-    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
-    the variances of the queries' components in this space.
+    All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, only the
+    queries' components in this space count.
 
     Attributes
     ----------

@@ -28,8 +28,8 @@ pi)^T.  By the quadrature of the inverse square root, f = sum_j w_j tr G (K^-1 +
 these inverses is the covariance of z if area a of weight g_a is measured with precision s_j g_a and
 cell i with the additional precision 1 / mu_i, plus a rank-one term that vanishes for mu = pi.
 
-If all cells have weights, the best precisions are within about 1e-4 of the optimum of all
-strategies.  If the only queries are a few areas of very different sizes, they are within 1%.
+If all cells have weights, the error of the best precisions is within about 1e-4 of the optimum of
+all strategies.  If the only queries are a few areas of very different sizes, it is within 1%.
 
 Source: least squares on trees as in Hay et al., PVLDB 3 (2010), and Cumings-Menon and Zhuravlev,
 arXiv 2404.13164; the optimal precisions and the certificate are our work.
@@ -78,7 +78,7 @@ Levels = list[Array]  # one array per level, from the root to the cells, shape (
 class AreaTree:
     """Areas of nested levels over the cells of one attribute.
 
-    Cells are sorted so that every area is a range of them, and areas are numbered in this order.
+    Cells are sorted so that every area is a range of cells, and areas are numbered in this order.
     Level 0 is the root, the total of all cells.
 
     Attributes
@@ -94,7 +94,7 @@ class AreaTree:
 
     @cached_property
     def order(self) -> Index:
-        """Indices of the cells, sorted so that every area is a range of them, shape (n,)."""
+        """Indices of the cells, sorted so that every area is a range of cells, shape (n,)."""
         return np.lexsort(self.area_of_cell[::-1])
 
     @cached_property
@@ -693,7 +693,7 @@ class LevelProblem:
     ) -> tuple[Array, str]:
         """Search for the precisions of the areas and the weights mu that prove the lower bound.
 
-        The search is on the `quotient`, in one round per entry of `SHARPNESS`.  It ends after the
+        The search is on the `quotient`, in one round per entry of `SHARPNESS`, and ends after the
         first round whose weights prove a relative RMSE gap of ``gap`` or `SEARCH_GAP`, whichever is
         larger, or after which a limit is reached.
 
@@ -714,9 +714,9 @@ class LevelProblem:
         tree = problem.tree
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
-        # The variables log p are scaled so that the objective has similar second derivatives in all
-        # of them.  Without scaling, the second derivative grows with the number of equal areas, and
-        # about with the root of their size.
+        # The variables log p are scaled so that the objective has similar second derivatives for
+        # all variables.  Without scaling, the second derivative grows with the number of equal
+        # areas, and about with the root of their size.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25
@@ -765,8 +765,8 @@ class LevelProblem:
         ``precisions`` are those of all areas except the root; ``mass`` holds the weights mu of
         the areas of the last level.  Small precisions above the last level are set to 0.
         """
-        # areas of the last level are always measured, because a query may depend on one of them
-        # alone
+        # areas of the last level are always measured, because a query may depend on a single such
+        # area
         smallest = MIN_PRECISION * float(precisions.max())
         cells = self.tree.counts[-1]
         precisions = np.where(precisions < smallest, 0.0, precisions)

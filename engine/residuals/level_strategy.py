@@ -327,8 +327,8 @@ class LevelStrategy(Strategy):
 
     @cached_property
     def rounding_terms(self) -> int:
-        # An answer is (inside - outside) * count + outside * total, for the count of the area.  It has
-        # at most 4 roundings more than the count and the total.  A record adds at most
+        # An answer is (inside - outside) * count + outside * total, for the count of the area.  An
+        # answer has at most 4 roundings more than the count and the total.  A record adds at most
         # |inside| + 2 |outside| to the sum of the absolute values.
         rows = self.rows
         inside, outside = np.abs(rows.inside) + 2.0 * np.abs(rows.outside), np.abs(rows.outside)

@@ -1,10 +1,10 @@
 """Optimal strategies of marginals and interval queries on one wide attribute.
 
-`engine.residuals.interval_solver` computes the strategy of interval queries (prefixes, suffixes, ranges).
-Marginals have a closed form.  With the uniform center, the Gram of a marginal on a residual space
-is a multiple of the identity in residual coordinates, and every cell has the same cost.  So the
-optimal strategy consists of orthogonal rows of equal norm that span the space.  They are stored as
-`ReflectedRows`: a product with a table takes O(n) time and is exact if the entries are integers.
+`engine.residuals.interval_solver` computes the strategy of interval queries (prefixes, suffixes,
+ranges).  Marginals have a closed form.  With the uniform center, the Gram of a marginal on a
+residual space is a multiple of the identity in residual coordinates, and every cell has the same
+cost.  So the optimal strategy consists of orthogonal rows of equal norm that span the space, stored
+as `ReflectedRows`: a product with a table takes O(n) time and is exact if the entries are integers.
 The cosine transform from answers to residual coordinates takes O(n log n) time.
 
 Source: QuerySmasher, section 6.3.
@@ -370,8 +370,8 @@ class IntervalStrategy(DeferredStrategy):
         if part.count <= 2 * self.cells:
             return self.solution.range_variances(first, end - 1)
         covariance = self.solution.covariance()
-        # The prefix of all cells is the total.  It has no component in the residual space, so its
-        # variance is 0.
+        # The prefix of all cells is the total, which has no component in the residual space.  So
+        # its variance is 0.
         squares = np.pad(np.diagonal(covariance), 1)
         # Ranges are listed by their first cell: ``rows[i]`` is for the ranges that begin at cell i.
         # A range is the difference of two prefixes: Var(a - b) = Var a + Var b - 2 Cov(a, b).

@@ -134,7 +134,7 @@ def search_all(
     tasks : the searches.
     workers : number of workers; -1 for one per core, None for the caller's joblib configuration.
     deadline : time limit on the clock of `planning_time`.
-    on_progress : called with the number of yielded searches, after each of them and every
+    on_progress : called with the number of yielded searches, after each yielded search and every
         `PROGRESS_INTERVAL_S` of waiting; may raise to cancel.
     """
     import joblib

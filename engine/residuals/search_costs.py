@@ -104,7 +104,7 @@ def low_rank_cost(
     sizes : domain sizes of the attributes.
     rank : number of rows.
     factor : the Gram, whose symmetries are counted because they save time; None to assume that
-        there are none.
+        the Gram has no symmetries.
     gap : required relative RMSE gap.
     dimension : number of residual coordinates if one strategy measures several residual spaces;
         None for one space on all attributes.

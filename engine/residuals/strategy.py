@@ -3,12 +3,13 @@
 A record in cell x changes the answers of a strategy by column x of the strategy matrix.  If the
 matrix is a Kronecker product, the norm of the column is a product over its factors.  So the cost of
 every strategy is a table on a few attributes.  The joint sensitivity of several strategies is the
-maximum over x of the sum of these tables.  It is at most the sum of the maxima of the tables.
-An upper bound on it is computed in two steps.
+maximum over x of the sum of these tables.  This maximum is at most the sum of the maxima of the
+tables.  An upper bound on the joint sensitivity is computed in two steps.
 
 1.  Dominated values of every attribute are removed.  A value is dominated if another value of the
     attribute has entries at least as large in every table.  Entries count as equal if they differ
-    by at most the share `TIE_TOLERANCE`.  The result is multiplied by a factor that covers this.
+    by at most the share `TIE_TOLERANCE`.  The result is multiplied by a factor that covers these
+    differences.
 2.  The attributes are eliminated one by one: the tables on an attribute are added up, and their sum
     is maximised over the values of the attribute.
 

@@ -190,8 +190,8 @@ class Search:
             )
             mass, status = problem.maximise(options, initial, watch=watch)
             best = problem.solution(mass, status)
-            # bad initial weights may be the cause of a large gap, so the search is repeated without
-            # them
+            # bad initial weights may be the cause of a large gap, so the search is repeated from
+            # uniform weights
             if (
                 initial is not None
                 and status.startswith("stopped where")

@@ -508,7 +508,7 @@ class SubworkloadSolver:
         """Return the solution for windows; the search starts at its stored dual weights, if any.
 
         The parameters are those of `window_solution`.  Stored weights may come from a wrong file.
-        They only cost time then, because the search continues from them.
+        Wrong weights only cost time, because the search continues from the stored weights.
         """
         if dual is not None or self.cache is None:
             return window_solution(gram, self.options, dual, pi)

@@ -288,8 +288,8 @@ class Evaluation:
         Derivatives of the objective S, the sum of sqrt(L) over all spaces, with respect to residual
         Grams and centers are added to ``by_residual_gram`` and ``by_role``.
         """
-        # The smallest error of a Kronecker product is the product of those of its factors.  The
-        # error of a term is its coefficient times this product.
+        # The smallest error of a Kronecker product is the product of the smallest errors of its
+        # factors.  The error of a term is its coefficient times this product.
         by_coefficient = {
             factors: math.prod(self.optimum(index)[0] for _, index in factors)
             for factors in coefficients
@@ -603,7 +603,7 @@ class CenterProblem:
     ----------
     workload : query groups, each with one weight for all its queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    allowance : limits of memory and time.  Groups with a part that exceeds them are left out of S,
+    allowance : limits of memory and time.  Groups with a part that exceeds a limit are left out of S,
         and attributes that occur only in such groups keep uniform centers.
     solves_windows : whether wide attributes that have only windows of one width are solved without
         a matrix.  The gradient search needs their matrices.
@@ -917,8 +917,8 @@ class CenterProblem:
 
         The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
         avoided if the part is on a wide attribute and all queries of the workload on this attribute
-        are intervals or areas of levels, or all are windows of one width.  They are also avoided
-        for the marginal of a wide attribute that keeps the uniform center.
+        are intervals or areas of levels, or all are windows of one width.  Matrices are also
+        avoided for the marginal of a wide attribute that keeps the uniform center.
         """
         role = projection.roles[0]
         if role in self.window_roles:
@@ -1048,7 +1048,7 @@ class CenterProblem:
                 return evaluate_windows(windows, np.ones(n)).total_center()
             solution = self._solve_windows(("whole", role), windows)
             if solution.evaluations > 1:
-                # The weights have changed, and so has the center.  They are also near the optimum
+                # The weights and the center have changed.  The new weights are also near the optimum
                 # for the residual space of the new center.
                 self._last_weights[inside] = solution.dual
             return solution.total_center()

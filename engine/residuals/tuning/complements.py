@@ -31,9 +31,9 @@ the squared sensitivity d:
 
 Its RMSE at privacy cost 1 is sqrt(f d).  The maximum in d is replaced by a p-norm over the cells.
 This makes sqrt(f d) smooth and at most (cells)^(1/(2p)) times as large.  L-BFGS minimises the sum
-over the complements, the centers and the strategies of all spaces at once.  It starts from the
-published split Z = 0, zeta = 0 and increases p.  Separate searches for the optimal strategies of
-every intermediate split would take ten times as long.
+over the complements, the centers and the strategies of all spaces at once.  The search starts from
+the published split Z = 0, zeta = 0 and increases p.  Separate searches for the optimal strategies
+of every intermediate split would take ten times as long.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class PairKind:
     ----------
     sizes : sizes of the two attributes.
     query_rows : coefficients of the queries on the residual space of the pair, in the basis V;
-        shape (queries, r).  The queries stand for all queries on a pair: they have the same Gram.
+        shape (queries, r).  All queries on a pair are replaced by rows with the same Gram.
     pair_basis : the basis V: orthonormal columns, shape (residual coordinates, r).
     A : coefficients of the queries on the residual space of each attribute, shapes (queries,
         n_i - 1).
@@ -431,7 +431,7 @@ class ComplementProblem:
             if not groups and not pair_counts:
                 continue
             n = self.workload.schema[name].size
-            # attributes of one class share their parameters, so that the search has fewer of them
+            # attributes of one class share their parameters, so that the search has fewer parameters
             kind_key = (
                 n,
                 frozenset(Counter((g.key, g.weight) for g in groups).items()),

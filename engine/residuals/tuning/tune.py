@@ -109,8 +109,8 @@ class CenterBalance:
             for polynomial in kind.terms.values()
             for indices, weight in polynomial.items()
         ]
-        # Rows of projection indices have different lengths.  They are filled up with an index after
-        # the last projection, whose error and total square are set to 1.
+        # Rows of projection indices have different lengths.  Shorter rows are filled up with an
+        # index after the last projection, whose error and total square are set to 1.
         self._padding = len(problem.projections)
         self._error_indices = _padded(
             [[index for _, index in factors] for factors in factors_by_kind], self._padding
@@ -200,7 +200,7 @@ def separable_projections(problem: CenterProblem) -> dict[Role, tuple[int, int]]
 
     A role is a class of equivalent attributes.  The result maps roles to pairs of indices in
     ``problem.projections``.  It is empty if the workload is not separable: if a tuned role has
-    several query families, if it is in a part on several attributes, or if the Gram of some
+    several query families or is in a part on several attributes, or if the Gram of some
     residual space has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
@@ -288,7 +288,7 @@ def tuned_centers(
         if problem.window_roles:
             problem = CenterProblem(workload, watch, allowance, solves_windows=False)
         # The gradient search needs Gram matrices.  Wide attributes with interval queries are solved
-        # without a matrix, so they keep uniform centers.
+        # without a matrix, so these attributes keep uniform centers.
         matrix_free_roles = problem.matrix_free_roles
         problem.tuned = [role for role in problem.tuned if role not in matrix_free_roles]
     if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
@@ -512,8 +512,8 @@ class SplitMemory:
         """Return the cached values of a split, and whether they can be used without a search.
 
         The values are those of this workload.  If there are none, they are those of another
-        workload on the same attributes, or None.  They can be used without a search only if this
-        process computed them for this workload.
+        workload on the same attributes, or None.  Cached values can be used without a search only
+        if this process computed them for this workload.
 
         Parameters
         ----------

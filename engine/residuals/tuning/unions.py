@@ -1,12 +1,13 @@
 """Unions: several residual spaces measured jointly by one strategy.
 
-The strategy of a union is on the table of all attributes of its spaces.  It may consist of one
-strategy per space, so the optimal strategy of a union is at least as accurate as separate
-strategies, whatever centers the separate strategies use.  Every space belongs to one block.  So blocks are linearly
-independent, answers are unbiased, costs add up and all tables agree.  A union of all spaces of two
-attributes answers the queries on these attributes without splitting them.  A union of all spaces of
-the workload is the best of all matrix mechanisms.  A union measures only the span of its queries.
-Queries outside this span are refused, although separate strategies might answer them.
+The strategy of a union is on the table of all attributes of its spaces.  This strategy may consist
+of one strategy per space, so the optimal strategy of a union is at least as accurate as separate
+strategies, whatever centers the separate strategies use.  Every space belongs to one block.  So
+blocks are linearly independent, answers are unbiased, privacy costs add up and all tables agree.  A
+union of all spaces of two attributes answers the queries on these attributes without splitting
+them.  A union of all spaces of the workload is the best of all matrix mechanisms.  A union measures
+only the span of its queries.  Queries outside this span are refused, although separate strategies
+might answer them.
 
 Unions are limited by computing time: the Gram of a union is neither small nor a Kronecker product.
 A union therefore has as many spaces as one dense search can solve within the limits.
@@ -58,7 +59,7 @@ MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # On 70 x 60 to 120 x 90 cells, such unions lowered the RMSE by 4 to 22% within the time limit.
 MAX_LOW_RANK_CELLS = 16_384
 # A union of all spaces whose expected time in seconds is at most this is chosen even if separate
-# spaces with tuning take less.  It is enough for 690 cells.
+# spaces with tuning take less time.  This limit allows 690 cells.
 MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
@@ -88,7 +89,7 @@ MULTIPLICATIONS_PER_ENTRY = 600
 # computing this number of entries of query rows
 ENTRIES_PER_VARIANCE = 10
 # with more residual spaces than this, only a union of all spaces is considered, because unions of
-# some of them gain little
+# some spaces gain little
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
