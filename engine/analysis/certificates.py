@@ -54,10 +54,10 @@ def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound
 
 
 def claim_text(plan: Plan) -> str:
-    """Return sentences with the gaps of a plan to two lower bounds on the weighted RMSE.
+    """Return sentences with the gaps of a plan to two lower bounds.
 
-    The first bound is for all matrix mechanisms, the second one for the plans that the certificate
-    of the plan covers.  If the first bound cannot be computed, the text ends with the reason instead.
+    The first bound is on the weighted RMSE of all matrix mechanisms.  The second bound is that of
+    the plan's certificate.  If the first bound cannot be computed, the text ends with the reason.
     """
     class_text = certificate_text(plan)
     try:
@@ -94,7 +94,7 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return sentences with the percentage by which a plan is at most above all matrix mechanisms.
+    """Return sentences with the result of `above_best` and the lower bound on the weighted RMSE.
 
     If the lower bound is 0, a sentence states this instead.
     """

@@ -74,7 +74,7 @@ def helpful_changes(
     """Return the changes of a request that lower the error of a group.
 
     A change is returned if it lowers the RMSE of the group and does not raise the largest error of
-    the group. Changes that do not apply, or that remove the group, are not returned.
+    the group.  Changes that do not apply, remove the group or cannot be planned are left out.
 
     >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 4)])
@@ -109,7 +109,10 @@ def _plan(request: Request) -> Plan:
 
 
 def _with_fitting_targets(changed: Request, request: Request) -> Request:
-    """Return a changed request whose error targets fit its groups; without targets if none fit."""
+    """Return a changed request with one error target per group.
+
+    If a group has no target in ``request``, the result has no `TARGET_OPTIONS`.
+    """
     options = options_after_change(
         changed.options, request.workload.groups, changed.workload.groups
     )
@@ -117,7 +120,11 @@ def _with_fitting_targets(changed: Request, request: Request) -> Request:
 
 
 def changed_requests(request: Request, group: int) -> Iterator[tuple[Change, str, ChangedRequest]]:
-    """Yield the changes that apply and retain the group, with attribute and changed request."""
+    """Yield (change, attribute, changed request) for the changes that apply and retain the group.
+
+    At most `MAX_MERGED_ATTRIBUTES` attributes are tried for merging bins; the attribute is empty
+    for all other changes.
+    """
     names = request.workload.groups[group].attributes
     schema = request.workload.schema
     mergeable = [name for name in names if not merge_obstacle(schema[name])]
