@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 
 from engine._arrays import Array
 from engine._format import pluralize, power_text, set_name
+from engine.analysis import condition_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
 from engine.common_mechanism.common_plan import CLOSER_LOOK_NAME, option_cost
 from engine.common_mechanism.selection_rule import ROUNDING, Decision
@@ -42,7 +43,7 @@ from engine.figures.base import (
 )
 from engine.privacy import Budget
 from engine.release import Measurement
-from engine.workload import Group
+from engine.workload import Group, Workload
 from engine.workload.integer_bins import query_texts
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
@@ -497,12 +498,16 @@ def _standard_errors(multiple: float) -> str:
     return f"{multiple:g} standard error{'' if multiple == 1 else 's'}"
 
 
-def group_text(group: Group) -> str:
-    """Return the attributes, the family and the number of queries (cells) of a group as one text."""
-    return (
-        f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
-        f" ({pluralize(group.count, 'cell')})"
-    )
+def group_text(rule: NestedPlanRule, number: int) -> str:
+    """Return name, query family and number of queries (cells) of a group of a rule as one text.
+
+    A group with one condition is named by it.
+    """
+    group = rule.groups[number]
+    workload = Workload(rule.common.look.schema, (group,))
+    name = condition_name(workload, 0)
+    name = name or f"{' × '.join(group.attributes) or 'total'}, {group.family_text}"
+    return f"{name} ({pluralize(group.count, 'cell')})"
 
 
 def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int | str) -> Picture:

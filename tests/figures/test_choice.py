@@ -18,7 +18,7 @@ from engine.figures import two_stage as coarse_figures
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import apply_group, measure
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests import code_lists
 from tests.figures.example import check_picture
 from tests.oracles import workload_rows
@@ -214,6 +214,16 @@ def test_snr_picture_shows_bins_of_integers():
     group = next(i for i, g in enumerate(rule.groups) if g.attributes == ("age",))
     picture = coarse_figures.snr_picture(rule, first_stage, group, "2-way")
     assert picture.table["query"].tolist() == ["age = 0", "age = 1", "age in 2–4"]
+
+
+def test_group_text_names_conditions() -> None:
+    coarse = Workload(SCHEMA).add("a")
+    for condition in ("a <= 1", "a == 3"):
+        coarse = coarse.add("a", Custom(predicates=[condition]))
+    common = common_of({"coarse": coarse, "fine": coarse.add(("a", "b"))})
+    rule = NestedPlanRule(common=common, share=0.5, snr=5.0)
+    texts = [coarse_figures.group_text(rule, number) for number in range(3)]
+    assert texts == ["a, marginal (4 cells)", "a <= 1 (1 cell)", "a == 3 (1 cell)"]
 
 
 def test_shares_above_picture_matches_verdict():

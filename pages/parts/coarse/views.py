@@ -55,12 +55,12 @@ def _cells(rule: NestedPlanRule, measurement: Measurement, key: str) -> None:
     if len(rule.groups) > MAX_OPTIONS:
         number = int(left.number_input("Table", 1, len(rule.groups), 1, key=f"{key}_group"))
         group = number - 1
-        left.caption(escape_markdown(figures.group_text(rule.groups[group])))
+        left.caption(escape_markdown(figures.group_text(rule, group)))
     else:
         group = left.selectbox(
             "Table",
             range(len(rule.groups)),
-            format_func=lambda i: figures.group_text(rule.groups[i]),
+            format_func=lambda i: figures.group_text(rule, i),
             key=f"{key}_group",
         )
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine._format import format_number
+from engine.analysis import condition_name
 from engine.analysis.what_if import REMEDIES, ChangedRequest, costly_groups
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast
@@ -62,7 +63,8 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
     costly = _costly_groups(request_state.request_key, request_state)
     for number in costly:
         is_new = number >= len(groups) - new
-        name = escape_markdown(_name(groups[number]))
+        condition = condition_name(request_state.required_workload, number)
+        name = escape_markdown(condition or _name(groups[number]))
         table_name = name if is_new else f"table {number + 1}: {name}"
         st.markdown(f"**Most of the planning time comes from {table_name}.**")
         st.caption(
