@@ -1,4 +1,4 @@
-"""Error targets: budgets that meet them, and shares of queries within them.
+"""Error targets: budgets that meet the targets, and shares of queries within a tolerance.
 
 Four groups of functions:
 
@@ -337,7 +337,7 @@ def _checked_share(share: object) -> float:
 
 
 def _checked_errors(workload: Workload, errors: object, name: str) -> float | tuple[float, ...]:
-    """Return the standard errors in an argument after checking them: one, or one per group.
+    """Check the standard errors in an argument, and return one number or one number per group.
 
     ``name`` is the name of the argument in the message of a PlanError.
     """
@@ -553,7 +553,7 @@ def remove_targets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
-    """Return a plan optimized for the targets, and the smallest budget at which it meets them.
+    """Return a plan optimized for targets, and the smallest budget at which it meets the targets.
 
     The plan is at the budget of the request, and minimizes the largest ratio of error to target.
     """
@@ -593,7 +593,7 @@ def _next_log_factor(
 def _loosen(
     targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float
 ) -> tuple[float, ...]:
-    """Return the targets, with those of groups that are not locked multiplied by a factor."""
+    """Multiply the targets of all groups that are not locked by a factor; return all targets."""
     return tuple(
         target if locked else target * factor
         for target, locked in zip(targets, is_locked, strict=True)

@@ -1,9 +1,9 @@
 """Coefficients of variation, and the quality classes of answers that follow from them.
 
 Statistical offices judge an estimate by its coefficient of variation: the standard error divided by
-the estimate.  Before a release the answers are not known; they are replaced by those for a public,
-expected number of records that are spread uniformly over the cells.  After a release the noisy
-answers are used, which is post-processing and has no privacy cost.
+the estimate.  Before a release the answers are not known.  They are replaced by the answers for a
+public, expected number of records that are spread uniformly over the cells.  After a release the
+noisy answers are used, which is post-processing and has no privacy cost.
 
 The quality classes are publishable, doubtful and noise.
 """

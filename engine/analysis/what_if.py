@@ -523,7 +523,7 @@ COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 
 
 def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
-    """Return the planning forecast for new groups and all groups that share attributes with them."""
+    """Return the planning forecast for new groups and all groups that share their attributes."""
     # New groups hardly change the planning time of groups on other attributes.
     names = {name for group in groups for name in group.attributes}
     overlapping = (g for g in request.workload.groups if names.intersection(g.attributes))

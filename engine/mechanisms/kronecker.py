@@ -936,7 +936,7 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
     component = replace(component, groups=tuple(answered))
-    # A plan file contains these arrays.  The design is built from them here, too, so that the plan
-    # of the file equals this plan.
+    # A plan file contains these arrays.  The design is built from the arrays here, too, so that this
+    # plan equals the plan of the file.
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

@@ -397,7 +397,7 @@ class StrategyLayout:
         spaces = [space for space in spaces if space in classes.spaces]
         factors, strategy_indices = [], []
         for space in spaces:
-            # all queries of a fixed part have equal factors, so those of query 0 are taken
+            # All queries of a fixed part have equal factors, so the factor of query 0 is taken.
             factors.append(
                 math.prod(
                     inside[k] if names[k] in space else float(outside[k][0]) for k in fixed_parts
@@ -1212,8 +1212,8 @@ def _plan_and_bound(
 ) -> MinimaxResult:
     """Return the plan and the lower bound for the current query weights.
 
-    The adapted strategies are first improved at fixed query weights.  The function restores them at
-    the end, so that it does not change the course of the search.
+    The adapted strategies are first improved at fixed query weights.  At the end the function
+    restores the strategies, so that the search continues as if it had not been called.
 
     Raises
     ------

@@ -347,7 +347,7 @@ class ResidualMechanism(Mechanism):
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
         if all(is_symmetric_part(part, None) for part in parts_of_groups):
-            # The search changes only the weights of groups.  The strategies do not depend on them.
+            # The search changes only the weights of groups, on which no strategy depends.
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:
             steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
@@ -718,7 +718,7 @@ class ResidualMechanism(Mechanism):
                     constraints,
                     separate_bound(parts, solutions),
                 )
-            # Other query weights than those of the plan may prove a better bound.
+            # The query weights ``witness`` may prove a better bound than those of the plan.
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 witness_parts, witness_solutions, _ = self._solve(
@@ -940,9 +940,9 @@ def _check_start(
 ) -> None:
     """Raise LimitExceeded if the strategies exceed the time limit even without search steps.
 
-    The limit is at least `MIN_REFUSED_SECONDS`.  If dense strategies exceed it, the function first
-    lets ``solver`` replace them by product strategies.  ``costs`` has the forecast of each
-    subworkload in ``subs``.
+    The limit is at least `MIN_REFUSED_SECONDS`.  If the strategies exceed the limit, the function
+    first lets ``solver`` replace dense strategies by product strategies.  ``costs`` has the forecast
+    of each subworkload in ``subs``.
     """
     limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
     if math.fsum(cost.least_seconds for cost in costs) <= limit:

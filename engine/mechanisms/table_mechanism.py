@@ -2,7 +2,7 @@
 
 A component is one strategy on a marginal table with its share of the budget.  The method
 `ExplicitMechanism.design` of a subclass returns the components.  Code that all subclasses share
-computes privacy cost, variances and blocks from them.
+computes privacy cost, variances and blocks from the components.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class ExplicitMechanism(Mechanism):
         Parameters
         ----------
         law : "gaussian" or "laplace".
-        bases : `Design.matrices` of an earlier design.  The earlier design is rebuilt from them
-            without a search.  If they are empty, a search is run.
+        bases : `Design.matrices` of an earlier design, which is then rebuilt without a search.  If
+            ``bases`` is empty, a search is run.
         """
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:

@@ -1,7 +1,7 @@
 """Blocks, their calibration to a budget, and the privacy cost of the released integers.
 
 A block is a strategy matrix B on the cells x of a table, with noise.  A release computes the
-integers rint(B x / grid) and adds discrete noise to them, whose scale noise / grid is an integer.
+integers rint(B x / grid) and adds discrete noise of the scale noise / grid, which is an integer.
 For two tables that differ in one record, the Euclidean distance of these integers is at most
 
     s (1 + gamma (2 records + 1)) / grid + sqrt(measurements),
@@ -225,7 +225,7 @@ class LazyBlocks(Mapping[Space, Block]):
             block = replace(
                 prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ())
             )
-            # If several threads create the same block, all of them return the one that was stored
+            # If several threads create the same block, all threads return the block that was stored
             # first.
             block = self._blocks.setdefault(key, block)
         return block
@@ -433,8 +433,8 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
 def _without_weights(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
     """Return factors without row weights that have the same Euclidean column norms as a block.
 
-    For a block without weights they are its own factors.  For a block with weights, they are a
-    single factor whose strategy has one row: the column norms of the block.
+    For a block without weights, the result has the factors of the block.  For a block with weights,
+    the result has a single factor, whose strategy has one row: the column norms of the block.
     """
     if block.weights is None:
         return block.factors

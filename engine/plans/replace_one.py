@@ -424,7 +424,7 @@ def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
 
     Both have shape (BINS + 2,), and are inf and -inf for a bin without pairs.  Bin 1 has the pairs
     of equal cells.  Bin 2 + k has the pairs of different cells whose smallest common area is on
-    level k of the tree; the last bin also has those of all finer levels.  Entry 0 is over all
+    level k of the tree; the last bin also has the pairs of all finer levels.  Entry 0 is over all
     pairs.
     """
     # without areas, the entries of all pairs of different cells are in the same interval
