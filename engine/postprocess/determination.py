@@ -120,6 +120,25 @@ def _determined_cells(
     return np.asarray(cells)
 
 
+def set_with_same_counts(axes: Axes, determined: Mapping[int, Determination]) -> Axes:
+    """Return the attribute set on sources whose table has the same counts as that on ``axes``.
+
+    Only attributes that also determine their source are replaced by it.  The result can be
+    ``axes`` itself.  ``axes`` with both an attribute and its source are returned unchanged.
+
+    >>> same = {2: Determination(source=1, cells=np.array([1, 0]))}
+    >>> set_with_same_counts((0, 2), same), set_with_same_counts((1, 2), same)
+    ((0, 1), (1, 2))
+    """
+    sources = {
+        determined[a].source
+        if a in determined and len(np.unique(determined[a].cells)) == len(determined[a].cells)
+        else a
+        for a in axes
+    }
+    return tuple(sorted(sources)) if len(sources) == len(axes) else axes
+
+
 def follow_sources(
     contrasts: Mapping[Axes, Array],
     determined: Mapping[int, Determination],

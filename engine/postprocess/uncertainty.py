@@ -19,7 +19,10 @@ the determined attribute follow from the drawn tables with its source.
 all tables with the same number of attributes together contain more.  Let s be the squared distance
 |t - m|^2 of the true table from its reference, divided by the upper bound
 min over margins of |margin|^2 - |m|^2.  The distribution of s over tables is estimated by
-nonparametric maximum likelihood.  Each draw samples s of each table from its posterior.
+nonparametric maximum likelihood.  Each draw samples s of each table from its posterior.  If two
+attributes determine each other, their tables with any third attribute have the same counts, and
+these tables share one posterior.  Whatever s is, the variance tau m is at least m, the variance of
+a sampled count.
 
 **Quality flags** classify published numbers by their relative error, their size and the share of
 them that was measured.  They depend on released numbers only.
@@ -58,6 +61,7 @@ from engine.postprocess.determination import (
     Determination,
     determined_attributes,
     follow_sources,
+    set_with_same_counts,
 )
 from engine.postprocess.partial_pooling import noise_excess
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
@@ -81,14 +85,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# The prior of the ratio s (see the module docstring) is a distribution over these values.  There
-# are no smaller values, because attributes without visible dependence are often weakly dependent,
-# which noise hides.
-SHARES = np.geomspace(5e-3, 1.0, 24)
-# Typical distribution of s over ``SHARES``.  It decreases like the distribution of s in the pairs
-# of 22 real tables.  The estimated prior is near it if the noise hides the dependence in all
+# The prior of the ratio s (see the module docstring) is a distribution over these values.  Of the
+# pairs of 28 real tables, 5% have a smaller ratio.
+SHARES = np.geomspace(1e-4, 1.0, 36)
+# Typical distribution of s over ``SHARES``, as in the pairs of these real tables.  It has its peak
+# at ``TYPICAL_SHARE``.  The estimated prior is near it if the noise hides the dependence in all
 # tables.
-TYPICAL_PRIOR = SHARES**-0.5 / np.sum(SHARES**-0.5)
+TYPICAL_SHARE = 8e-3
+TYPICAL_PRIOR = np.minimum(SHARES / TYPICAL_SHARE, TYPICAL_SHARE / SHARES) ** 0.5
+TYPICAL_PRIOR /= np.sum(TYPICAL_PRIOR)
 ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
 EM_STEPS = 30  # steps of expectation and maximization that estimate the prior of s
 
@@ -123,17 +128,27 @@ class ResidualPosterior:
         # squared distance divided by the rank.
         scale = self.reference.size / self.rank
         prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
+        # Counts of independent attributes deviate from the reference as well, because the records
+        # vary like a sample.  The variance of a count is then about its mean.
+        prior = np.maximum(prior, self.reference)
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
 def residual_posteriors(
-    evidence: Evidence, contrasts: Mapping[Axes, Array]
+    evidence: Evidence,
+    contrasts: Mapping[Axes, Array],
+    determined: Mapping[int, Determination],
 ) -> dict[Axes, ResidualPosterior]:
     """Return for every measured set of two or more attributes how far its true table may deviate.
 
     The result maps attribute sets to posterior distributions of the squared distance from the
-    reference.  Sets without freedom to deviate (bound 0) are absent.  ``contrasts`` are the
-    contrasts of the published tables.
+    reference.  Sets without freedom to deviate (bound 0) are absent.
+
+    Parameters
+    ----------
+    contrasts : contrasts of the published tables.
+    determined : result of `determined_attributes`.  Sets whose tables have the same counts share
+        the information about their squared distance.
     """
     references = dict[Axes, Array]()
     excesses_of = dict[Axes, float]()
@@ -154,6 +169,12 @@ def residual_posteriors(
         ranks = np.array([evidence.residuals[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
         log_likelihood = -0.5 * ((excesses - squares) ** 2 / spread + np.log(spread))
+        # Tables with the same counts have independent noise: their log-likelihoods add up.
+        index = {axes: i for i, axes in enumerate(members)}
+        first = [index.get(set_with_same_counts(axes, determined), index[axes]) for axes in members]
+        pooled = np.zeros_like(log_likelihood)
+        np.add.at(pooled, first, log_likelihood)
+        log_likelihood = pooled[first]
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
         # The EM algorithm estimates the prior of s from all tables of this order.
         prior = TYPICAL_PRIOR
@@ -670,8 +691,8 @@ def uncertainty(
     # the published tables as true tables.
     posteriors, determined = dict[Axes, ResidualPosterior](), dict[int, Determination]()
     if fit != "none":
-        posteriors = residual_posteriors(estimates, published.contrasts)
         determined = determined_attributes(estimates, published.contrasts)
+        posteriors = residual_posteriors(estimates, published.contrasts, determined)
     errors: list[dict[Axes, Array]] = []
     truths: list[dict[Axes, Array]] = []
     checkpoints = checkpoints_of(resume, [seed_of(measurement), fit, "errors"])

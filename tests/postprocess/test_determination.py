@@ -105,12 +105,23 @@ def contrast_of(table, axes):
 
 def test_drawn_tables_keep_determinations():
     published, estimates, _ = published_from(1.0)
-    posteriors = residual_posteriors(estimates, published.contrasts)
     determined = determined_attributes(estimates, published.contrasts)
+    posteriors = residual_posteriors(estimates, published.contrasts, determined)
     truth = draw_truth(published.contrasts, posteriors, determined, np.random.default_rng(0))
     by_income = truth[INCOME, SEX]
     np.testing.assert_allclose(truth[SQUARE, SEX], by_income[::-1], atol=1e-8)
     assert (by_income != published.contrasts[INCOME, SEX]).any()
+
+
+def test_tables_with_the_same_counts_share_a_posterior():
+    published, estimates, _ = published_from(1.0)
+    determined = determined_attributes(estimates, published.contrasts)
+    published, estimates, _ = published_from(1e-4)
+    shared = residual_posteriors(estimates, published.contrasts, determined)
+    separate = residual_posteriors(estimates, published.contrasts, {})
+    for posteriors, are_equal in ((shared, True), (separate, False)):
+        by_square = posteriors[SQUARE, SEX].probabilities
+        assert np.allclose(by_square, posteriors[INCOME, SEX].probabilities) is are_equal
 
 
 def test_intervals_of_determined_attributes_are_not_conservative():

@@ -16,6 +16,7 @@ from engine.postprocess.residual_estimates import evidence
 from engine.postprocess.uncertainty import (
     REASONS,
     SHARES,
+    ResidualPosterior,
     residual_posteriors,
     simulate_measurement,
 )
@@ -104,12 +105,39 @@ def test_hidden_dependence_is_estimated_from_all_tables():
         bound = min(np.sum(rows**2), np.sum(columns**2)) - np.sum(product**2)
         true_shares.append(np.sum((counts - product) ** 2) / bound)
     published = simulate_measurement(result, table, np.random.default_rng(0)).publish()
-    posteriors = residual_posteriors(evidence(published.measurement), published.contrasts).values()
+    estimates = evidence(published.measurement)
+    posteriors = residual_posteriors(estimates, published.contrasts, {}).values()
     # If each share were estimated from one table alone, it would be about 0.4 times the true share.
     estimated_shares = [p.probabilities @ SHARES for p in posteriors]
     assert np.median(estimated_shares) == pytest.approx(np.mean(true_shares), rel=0.2)
     largest_variance = max(p.draw_cell_variances(rng).max() for p in posteriors)
     assert largest_variance <= max(p.variance for p in posteriors)
+
+
+def test_intervals_of_independent_pairs_are_not_conservative():
+    """All attributes are independent: only sampling lets cells deviate from their references."""
+    rng = np.random.default_rng(1)
+    codes = np.stack([rng.integers(0, n, 60_000) for n in MANY.sizes(MANY.names)])
+    workload = Workload.all_ways(MANY, (1, 2), family="marginal")
+    result = plan(workload, Budget(pcost=4e-4), mechanism="residualplanner")
+    published = simulate_measurement(result, exact_tables(codes), rng).publish()
+    posteriors = residual_posteriors(evidence(published.measurement), published.contrasts, {})
+    deviations = [np.sqrt(p.draw_cell_variances(rng).mean()) for p in posteriors.values()]
+    cells = np.mean([p.reference.mean() for p in posteriors.values()])
+    # The standard deviation of the sampled counts is the root of their mean.
+    assert 0.8 * np.sqrt(cells) < np.mean(deviations) < 2.0 * np.sqrt(cells)
+
+
+def test_true_cells_vary_at_least_like_sampled_counts():
+    posterior = ResidualPosterior(
+        reference=np.array([[4.0, 4.0], [1.0, 1.0]]),
+        variance=12.0,
+        rank=1,
+        bound=1e-6,
+        probabilities=np.eye(len(SHARES))[0],
+    )
+    variances = posterior.draw_cell_variances(np.random.default_rng(0))
+    np.testing.assert_allclose(variances, [[3.0, 3.0], [12 / 13, 12 / 13]])
 
 
 @pytest.mark.parametrize("pcost", [0.05, 2.0])
