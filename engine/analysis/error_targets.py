@@ -285,8 +285,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     Otherwise the search makes secant steps in log pcost inside a bracket, until the relative error
     of pcost is at most `BUDGET_RELATIVE_PRECISION`.  Every trial evaluates the ratio on a plan at
     the trial budget, and models it as a power of pcost.  The next trial is slightly beyond the pcost
-    at which this power is 1.  It is therefore probably on the other side of the solution, which
-    makes the bracket small.
+    at which this power is 1, so it is probably on the other side of the solution, which makes the
+    bracket small.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None

@@ -943,8 +943,8 @@ def best_of(
 
 
 # Answers are rounded to a grid, which adds noise.  The added noise grows with the square root of
-# the number of cells.  It is ignored up to this number of cells, because it then changes the RMSE
-# by less than 1e-4.
+# the number of cells.  Up to this number of cells it is ignored, because it changes the RMSE by
+# less than the share 1e-4.
 MAX_FREE_CELLS = 2**30
 
 

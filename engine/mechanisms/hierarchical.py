@@ -76,7 +76,7 @@ from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
 # GreedyH chooses for every node of the tree a share of the budget that measures the sum of its
-# cells. This is the number of shares that it compares.
+# cells.  This is the number of shares that GreedyH compares.
 CANDIDATE_SHARES = 100
 # `greedy_hierarchy` compares these values if its parameter ``discount`` is None.
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
@@ -455,8 +455,8 @@ def search(
     trace : tr(G (A^T A)^-1) for the rows A of the initial strategy.
     bound : lower bound on the error, for progress reports.
     gram : Gram matrix G of the workload, shape (cells, cells).  It limits rounding errors: with it,
-        R and M are computed anew every `LEVELS_PER_INVERSE` levels.  It must be None if there are
-        several parts.
+        R and M are computed anew every `LEVELS_PER_INVERSE` levels.  ``gram`` must be None if there
+        are several parts.
 
     Returns
     -------
@@ -1163,8 +1163,8 @@ def count_split_evaluations(workload: Workload, cells: int) -> float:
 
     An evaluation computes the gains of all splits of the boxes of a level.  The formula was fitted
     to twelve workloads.  The number of evaluations grows with the root of the largest number of
-    attributes of a group.  It is smaller if there are fewer queries than cells, or if all queries
-    are marginals and totals.
+    attributes of a group.  The number is smaller if there are fewer queries than cells, or if all
+    queries are marginals and totals.
     """
     groups = [group for group in workload.groups if group.weight > 0.0]
     families = {type(part.family) for group in groups for part in group.parts}

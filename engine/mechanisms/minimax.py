@@ -447,8 +447,8 @@ QUERY_WEIGHT_FLOOR = 1e-4
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Before a plan is computed, every adapted strategy is improved at fixed query weights.  This ends
-# after POLISH_ITERATIONS steps, or earlier if the gap is at most POLISH_GAP.
+# Before a plan is computed, every adapted strategy is improved at fixed query weights, by at most
+# POLISH_ITERATIONS steps and until the gap is at most POLISH_GAP.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 

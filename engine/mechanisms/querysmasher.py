@@ -391,7 +391,7 @@ class QuerySmasher(ResidualMechanism):
     def _table_seconds(self, workload: Workload, limits: Limits) -> float:
         """Return the expected time of searching a product strategy on the full table, in seconds.
 
-        It is infinite if this search does not apply or would take too long.
+        The result is infinite if this search does not apply or would take too long.
         """
         # The search does not support other objectives than the weighted sum, accuracy constraints
         # or public tables.

@@ -105,8 +105,8 @@ class CandidatePlan:
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  The
         attribute ``error`` is computed from the joint cost.
-    duals : dual weights at which the strategy searches ended, from which later searches can start.
-        It is empty for objectives other than the weighted sum.
+    duals : dual weights at which the strategy searches ended, from which later searches can start;
+        empty for objectives other than the weighted sum.
     """
 
     split: Split

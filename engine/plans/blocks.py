@@ -398,8 +398,8 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     The joint cost is the maximum over cells of the summed costs of the blocks for a record in the
     cell.  The bound includes the effects of rounding to the grid.
 
-    Guarantee: apart from rounding, the bound is at most the sum of the costs of the blocks.  It is
-    the exact joint cost if `joint_sensitivity` is exact for the strategies.
+    Guarantee: apart from rounding, the bound is at most the sum of the costs of the blocks.  The
+    bound is the exact joint cost if `joint_sensitivity` is exact for the strategies.
     """
     block_list = list(blocks.values())
     if not block_list:

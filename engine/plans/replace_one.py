@@ -7,8 +7,8 @@ columns are nonnegative, this is at most twice the cost of adding a row.  A meas
 costs nothing, because a replacement does not change the total.
 
 A row can also be replaced by a row that is not counted, because it is outside the domain or
-rejected.  This changes the answers by B e_x, like adding the row.  It is the more costly case if
-most of the budget is spent on the total.
+rejected.  This changes the answers by B e_x, like adding the row.  This case is the more costly one
+if most of the budget is spent on the total.
 
 On a small domain the costs of all pairs of cells are computed.  On a larger domain, if a block has
 one factor per attribute, K is a Kronecker product.  Interval arithmetic over the factors, jointly

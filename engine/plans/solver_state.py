@@ -126,7 +126,7 @@ class Certificate:
     ----------
     lower_bound : lower bound on `Plan.achieved` for all plans of the class, in the same unit.
     gap : `Plan.achieved` / lower_bound - 1.  If the lower bound is 0, the gap is 0 for a plan whose
-        strategies need no search, and infinite for all other plans.  It is also infinite if
+        strategies need no search, and infinite for all other plans.  The gap is also infinite if
         neighbours replace a record.
     statement : description in words of the class and of how the searches ended.
     weighted_rmse : weighted RMSE of the plan, in counts.
@@ -213,8 +213,8 @@ class Certificate:
 def pack_split(split: Split) -> dict[str, Any]:
     """Return the decomposition of queries into residual spaces as JSON-ready data.
 
-    It has centers, complements and jointly measured spaces.  Equal complements are stored once,
-    together with the attribute pairs that use them.  The entry ``stopped`` is present only if
+    The result has centers, complements and jointly measured spaces.  Equal complements are stored
+    once, together with the attribute pairs that use them.  The entry ``stopped`` is present only if
     ``split.stopped`` is not empty.
     """
     distinct: dict[bytes, dict[str, Any]] = {}
