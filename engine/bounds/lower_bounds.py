@@ -692,8 +692,8 @@ def starting_roots(
     equivalent attributes.  The first starting point has uniform weights.  Every number c in
     `TOTAL_WEIGHTS` then gives one starting point.  The cells of an attribute get the weights that
     are optimal for the queries on this attribute and the total.  The weight of the total is c times
-    the mean entry of the Gram of these queries.  If the mean of all queries over the other
-    attributes is 0, the weights are uniform.  The computation of the weights ends at the deadline
+    the mean entry of the Gram of these queries.  If every query has mean 0 over the cells of the
+    other attributes, the weights are uniform.  The computation of the weights ends at the deadline
     with the best weights so far.
     """
     uniform = {

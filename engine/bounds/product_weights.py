@@ -436,8 +436,8 @@ class _UniformFactors:
             circulant = np.allclose(
                 gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()
             )
-            # Every row of a circulant matrix has the same entries in another order.  So all rows have
-            # the same sum, and the constant vector is an eigenvector without rounding errors.
+            # Every row of a circulant matrix has the same entries in another order.  So all rows
+            # have the same sum, and the constant vector is an exact eigenvector.
             scaled_gram = scipy.linalg.circulant(gram[0]) / n
             mean = float(scaled_gram[0].sum())
             deviation = root_trace(scaled_gram - mean / n)[0]
@@ -451,8 +451,8 @@ def _terms_by_deviations(
     """Split the queries on eliminated attributes into means and deviations.
 
     Returns one dictionary for every set of parts on eliminated attributes along which the deviation
-    is taken, not the mean.  A dictionary maps products of parts on free attributes to weights.  The
-    weights include the factors of the means along all other eliminated attributes.
+    is taken, not the mean.  It maps products of parts on free attributes to weights.  The weights
+    include the factors of the means along all other eliminated attributes.
     """
     terms_by_deviations: dict[Product, dict[Product, float]] = {}
     for weight, product in groups:
@@ -489,7 +489,7 @@ def _subproblems(
             number_of_content[content] = len(subproblems)
             subproblems.append(Subproblem(terms=terms))
         number = number_of_content[content]
-        # A part has the factors (mean, deviation).
+        # entry 1 of ``factors`` is the factor of the deviation
         factor = math.prod(
             (uniform_factors.factors[key] or (0.0, 0.0))[1] for _, key in deviation_parts
         )
@@ -794,7 +794,7 @@ class DenseNormBound:
         if max(functions.values(), default=1) == 1:
             counted_sets = self._count_equal_sets(terms_by_set)
         # pairs: number of sets T that are equal up to attribute names, and the layouts of M_T for
-        # one of them, one per combination of query families on T
+        # one of these sets, one layout per combination of query families on T
         self.counted_layouts: list[tuple[int, list[GramLayout]]] = []
         for count, (T, terms_by_keys) in counted_sets:
             layouts = [

@@ -232,9 +232,10 @@ class SolveCache:
 
 
 def most_similar(hints: Hints, search: Search) -> Array | None:
-    """Return the dual weights of the stored search with the most similar Gram, or None.
+    """Return the dual weights of the stored search with the most similar Gram.
 
-    Searches of the same shape are compared by the diagonal of the Gram divided by its trace.
+    The result is None if no search of the same shape is stored.  Searches of the same shape are
+    compared by the diagonal of the Gram divided by its trace.
     """
     candidates = hints.get(search.shape, ())
     if not candidates:

@@ -376,9 +376,10 @@ class DeferredFactor(Factor):
         return self.table_forms(vectors.T @ CosineMatrix(cells=self.sizes[0]).T)
 
     def table_forms(self, tables: Array) -> Array:
-        """Return the weighted sum of squared answers to k tables, (k, cells), shape (k,).
+        """Return for each of k tables the weighted sum of the squared answers, shape (k,).
 
-        The tables have the sum 0.  They are residual coordinates in the basis of the cells.
+        ``tables`` has shape (k, cells).  Every table must have sum 0, so that the sum of squares is
+        a quadratic form of the residual Gram.
         """
         if self.interval_gram is not None:
             return np.asarray(np.sum(tables * gram_product(self.interval_gram, tables), axis=1))
@@ -1034,8 +1035,8 @@ def _forecast_decomposition(
 ) -> Decomposition:
     """Return the decomposition for forecasts with uniform centers.
 
-    It is stored, because planning and forecasts read it several times.  ``labels`` has the items of
-    the mapping from attribute names to labels.
+    The result is stored, because planning and forecasts read it several times.  ``labels`` has the
+    items of the mapping from attribute names to labels.
     """
     return _decompose(workload, UNIFORM, dict(labels), forecast=True)
 

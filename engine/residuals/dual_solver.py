@@ -540,7 +540,7 @@ class DualProblem:
             [n - 1 for n in self.sizes] + list(self.sizes)
         )
         # L_i = N_i^T - (N_i^T pi_i) 1^T.  By the chain rule, `traced` turns the derivative with
-        # respect to L into the one with respect to -N_i^T pi_i; the factor -2 T has the sign.
+        # respect to L into the one with respect to -N_i^T pi_i; the minus sign is in the factor -2 T.
         return (
             T * T,
             T * X_inverse,
@@ -601,8 +601,8 @@ class DualProblem:
                         watch(gap)
             if gap <= options.gap:
                 raise StopIteration
-            # on thousands of cells a single evaluation takes seconds, so none begins that would end
-            # after the deadline
+            # On thousands of cells a single evaluation takes seconds, so no evaluation begins that
+            # would end after the deadline.
             if now() + longest_evaluation > options.deadline:
                 raise TimeoutError
             # This function has the same value for all multiples of s, so sum(mu) needs no

@@ -492,9 +492,10 @@ def _sweeps(space: IntervalSpace, mass: Array) -> Iterator[_Sweep]:
     gram, n, m, tau = space.gram, space.cells, space.dimension, space.tau
     low = 1.0 / float(mass @ space.cell_traces())
     # The eigenvalues of K G are between 1 / high and 1 / low, and 1 / low is the trace of K G.
-    # ``high`` follows from G >= a D^T D + floor I and from two upper bounds on D^T diag(1/mu) D: it
-    # is at most D^T D / min(mu), and by Gershgorin's theorem at most twice its largest diagonal
-    # entry.  On the whole attribute, the suffixes add only 1 / (2 n) of their weight to ``floor``.
+    # ``high`` follows from G >= a D^T D + floor I and from two upper bounds on D^T diag(1/mu) D:
+    # this matrix is at most D^T D / min(mu), and by Gershgorin's theorem at most twice its largest
+    # diagonal entry.  On the whole attribute, the suffixes add only 1 / (2 n) of their weight to
+    # ``floor``.
     floor = gram.prefix + gram.ranges * (n + 1 - m)
     floor += gram.suffix / (2.0 * n if space.whole else 1.0)
     floor += min(gram.total, 0.0) if space.whole else 0.0

@@ -213,7 +213,7 @@ class AreaTree:
     def child_sums(self, values: Array, level: int) -> Array:
         """Return for every area of a level the sum of its children's values.
 
-        A child that represents several equal siblings (``copies``) counts that often.
+        A child that represents k equal siblings (``copies``) counts k times.
         """
         return self.upward(self.repeated(values, level + 1), level)
 

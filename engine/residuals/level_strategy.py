@@ -424,8 +424,8 @@ class LevelStrategy(Strategy):
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):
-                # ``areas`` has, for every query, the tree's area of one cell of the query.  The
-                # level is equal if this is the tree's area of all cells of the query.
+                # ``areas`` has, for every query, the tree's area that contains one of its cells.
+                # Both levels have the same areas if this area contains exactly the query's cells.
                 areas = np.empty(queries, dtype=np.int64)
                 areas[area_of_cell] = position
                 if tree.counts[level] == queries and np.array_equal(areas[area_of_cell], position):

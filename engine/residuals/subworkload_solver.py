@@ -164,8 +164,8 @@ class SubworkloadSolver:
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload, before anything is computed.
 
-        A Gram that occurs in several subworkloads is solved once, so only the first of these
-        subworkloads has its cost.
+        A factor that occurs in several Kronecker products is solved once, so its cost is counted
+        for the first of them only.
         """
         counted: set[MergedKey] = set()
         costs, computed = [self._forecast(sub, counted) for sub in subs], set[int]()

@@ -78,7 +78,7 @@ class SymmetricNetwork:
         Parameters
         ----------
         conductance : of the resistors of the path, symmetric, shape (cells,).
-        link : conductance of all links of a network, shape (networks,).
+        link : conductance of every link of a network, shape (networks,).
         source : currents into the nodes, antisymmetric, shape (nodes,); None for no currents.
 
         Returns
@@ -152,7 +152,7 @@ class SymmetricNetwork:
         diagonal, links : summed conductance of the resistors at every node, and number of its
             links, shape (half + order,).
         path : conductance between neighbouring nodes, shape (half + order - 1,).
-        link : conductance of all links of a network, shape (networks,).
+        link : conductance of every link of a network, shape (networks,).
         """
         o, missing = self.order, self.missing
         blocks = np.zeros((self.blocks, len(link), o, o))
@@ -181,7 +181,7 @@ class SymmetricNetwork:
         block : index of the block.
         left : array of shape (networks, rows, order).
         joints : conductances between the last node of a block and the first one of the next block.
-        link : conductance of all links of a network, shape (networks,).
+        link : conductance of every link of a network, shape (networks,).
         """
         # a link leads from node i of the block to node i - shift of the next one
         shift = self.order - self.width

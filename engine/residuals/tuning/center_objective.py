@@ -135,7 +135,7 @@ class Allowance:
 
     def check(self) -> None:
         """Record "time" and raise TimeoutError if the deadline has passed."""
-        # reading the clock can take milliseconds on a busy machine
+        # the clock is read only if there is a deadline, because this can take milliseconds
         if self.deadline < math.inf and planning_time() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError
@@ -415,8 +415,9 @@ class Evaluation:
     def finish(self) -> dict[Role, Array]:
         """Return the derivatives of the objective S with respect to N^T pi of each role, (n - 1,).
 
-        Call it after `space` was called for all classes.  `space` collects the derivatives with
-        respect to total squares and residual Grams; this method adds their effect on the centers.
+        Call this method after `space` was called for all classes.  `space` collects the derivatives
+        with respect to total squares and residual Grams; this method adds their effect on the
+        centers.
         """
         for index, derivative in self.by_total_square.items():
             projection = self.problem.projections[index]
@@ -787,7 +788,7 @@ class CenterProblem:
         return kinds
 
     def _can_solve_sum(self, kind: SpaceKind) -> bool:
-        """Return whether one search can be for the sum of all terms; reserve memory and time.
+        """Return whether a single search solves the sum of all terms; reserve memory and time.
 
         The result is False if a limit forbids the search, or if an attribute is solved without a
         matrix.

@@ -160,8 +160,8 @@ def can_tune(workload: Workload) -> bool:
         any(workload.groups[i].weight > 0 for i in group_class.numbers)
         for group_class in workload.group_classes
     ]
-    # one group per class of groups on pairs of attributes, if a group of the class has positive
-    # weight
+    # the first group of every class of groups on pairs of attributes, if some group of the class has
+    # positive weight
     on_pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in on_pairs):
         return False
@@ -550,7 +550,7 @@ class ComplementProblem:
                 # A product of two cosines is odd if one of them is odd and the other is even.
                 is_odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
                 Z = (kind.pair_basis @ values[name]).reshape(len(is_odd), -1)
-                # A parameter is 0 if it couples an odd coordinate to an even one.  The total is
+                # Parameters that couple an odd coordinate to an even one are set to 0.  The total is
                 # even.
                 if name[0] == "Y":
                     is_odd_on_attribute = np.arange(1, kind.sizes[name[2]]) % 2 == 1

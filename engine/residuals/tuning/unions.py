@@ -64,8 +64,7 @@ MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table, because all cells are counted and each has a dual
-# weight
+# largest number of cells of a union's table, because every cell has a count and a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of the query rows of all groups with an attribute of a union
 MAX_ROW_ENTRIES = 2e8
