@@ -15,7 +15,9 @@ from engine.records.marginals import IMPOSSIBLE
 from engine.workload import Attribute, Schema
 
 CORRECT_FILE = "correct the file"
-TEXTS_AS_MISSING = "correct the file, or enter these texts under “missing codes”"
+TEXTS_AS_MISSING = (
+    "correct the file, or enter these texts under “missing codes”, and fill in “missing as”"
+)
 
 
 def keep_rows_advice(schema: Schema, reasons: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -45,12 +47,12 @@ def _remedy(schema: Schema, column: str, reason: str) -> str:
         return _missing_remedy(attribute)
     if reason == reason_of(OUTSIDE):
         return _outside_remedy(attribute)
-    if reason == reason_of(NOT_NUMBER):
+    if reason == reason_of(NOT_NUMBER) and attribute.edges is not None:
         return TEXTS_AS_MISSING
     if reason == reason_of(FRACTION) and attribute.edges is not None:
         return "correct the file, or untick “integers”"
     if reason == reason_of(NOT_DATE):
-        return f"{TEXTS_AS_MISSING}, or the “date format” of the file"
+        return f"enter the “date format” of the file, or {TEXTS_AS_MISSING}"
     return CORRECT_FILE
 
 

@@ -32,6 +32,10 @@ from pages.parts.shell.error_text import (
 
 MAX_DOWNLOAD_ANSWERS = 2_000_000
 FORMATS = {"CSV": "csv", "Parquet": "parquet"}
+PRECISION = {
+    "CSV": "Rounded to at least six decimals, far below the errors of the answers",
+    "Parquet": "Full precision",
+}
 # End of the tooltips of packages.
 PACKAGE_MEANING = (
     "plan, certificate, report, and a verification script that needs no records. The ledger signs"
@@ -79,7 +83,7 @@ def downloads(
             key=f"{key}_{kind}",
             on_click="ignore",
             disabled=many,
-            help=reason,
+            help=reason or PRECISION[name],
             width="stretch",
         )
     if not has_package:

@@ -346,7 +346,7 @@ def _total_text(measurement: Measurement, total: float) -> str:
     return (
         f"All tables sum to {text} records, the unbiased answers of a table to"
         f" {unbiased.answer:,.1f} (standard error {format_number(unbiased.std)}): removing negative"
-        " counts and rounding change a sum slightly. Both differ by noise from the number of rows"
+        " counts, or rounding to integers, changes a sum slightly. Both differ by noise from the number of rows"
         " counted, which is private."
     )
 

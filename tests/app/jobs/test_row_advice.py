@@ -51,8 +51,16 @@ def intake_of(attribute: Attribute, values: list[object]) -> Intake:
         (
             Attribute.numeric("age", AGE),
             ["5", "abc"],
-            "enter these texts under “missing codes”",
+            "enter these texts under “missing codes”, and fill in “missing as”",
             Attribute.numeric("age", AGE, missing=30, missing_values=["abc"]),
+        ),
+        (
+            Attribute.dates("day", "2024-01", "2024-03", "month"),
+            ["2024-02", "early"],
+            "“missing codes”, and fill in “missing as”",
+            Attribute.dates(
+                "day", "2024-01", "2024-03", "month", missing="none", missing_values=["early"]
+            ),
         ),
         (
             Attribute.of_size("code", 3, "categorical"),
