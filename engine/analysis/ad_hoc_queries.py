@@ -79,8 +79,8 @@ def condition_name(workload: Workload, group: int) -> str:
 def table_names(workload: Workload) -> list[str]:
     """Return one name per group: its attributes, or the text of its condition.
 
-    A group whose only query is a condition has the name `condition_name`.  If several other groups
-    have the same attributes, their names contain the family, too.
+    A group whose only query is a condition has the name from `condition_name`.  If several other
+    groups have the same attributes, their names contain the family, too.
 
     >>> from engine import Attribute
     >>> workload = Workload(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]))
@@ -322,8 +322,8 @@ def condition_query(schema: Schema, condition: str) -> Query:
 
     Raises
     ------
-    WorkloadError : the condition is not empty and names no attribute, is not valid, or is on a
-        table of more than `MAX_CELLS` cells.
+    WorkloadError : the condition is not valid, names no attribute although it is not empty, or is
+        on a table of more than `MAX_CELLS` cells.
 
     >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
@@ -399,7 +399,7 @@ def further_answers(
 
 
 def half_width(plan: Plan, variance: float) -> float:
-    """Return the half-width in counts of the 95% interval of an answer with noise of ``plan``.
+    """Return the half-width, in counts, of the 95% interval of an answer under a plan.
 
     ``variance`` is the variance of the answer in counts^2.
     """

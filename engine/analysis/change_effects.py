@@ -109,9 +109,10 @@ def _plan(request: Request) -> Plan:
 
 
 def _with_fitting_targets(changed: Request, request: Request) -> Request:
-    """Return a changed request with one error target per group.
+    """Return a changed request whose error targets fit its groups.
 
-    If a group has no target in ``request``, the result has no `TARGET_OPTIONS`.
+    If the targets are one per group, and some group has no target in ``request``, the result has no
+    `TARGET_OPTIONS`.
     """
     options = options_after_change(
         changed.options, request.workload.groups, changed.workload.groups

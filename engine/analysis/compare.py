@@ -433,9 +433,9 @@ def expected_wait_text(table: pd.DataFrame, measured: Mapping[str, float] | None
     Parameters
     ----------
     table : result of `expected_costs`.
-    measured : label -> planning time in seconds of the mechanisms that have been planned.  They are
-        left out.  If planning them took longer than expected, because the machine is busy, the
-        times of the other mechanisms are raised by the same factor.
+    measured : label -> planning time in seconds of the mechanisms that have been planned, which are
+        left out.  If planning took longer than expected, because the machine is busy, the times of
+        all other mechanisms are raised by the same factor.
 
     >>> import pandas as pd
     >>> rows = [("wff", 0.2, 80.0, "ok"), ("hdmm", 11.0, 90.0, "ok"), ("laplace", math.nan, 0.0, "No.")]

@@ -332,7 +332,7 @@ def check_size(
     closed_form : if True, marginals need no dense matrix and have no limit of cells.
     intervals : if True, queries on one wide attribute need fewer dense matrices of shape (cells,
         cells).  Prefixes, suffixes and areas of a hierarchy need none.  Windows of one width need
-        none if they are the only queries on their attribute.  Ranges need fewer than other queries.
+        none if they are the only queries on their attribute.  Ranges need fewer matrices.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]

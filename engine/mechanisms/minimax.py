@@ -447,8 +447,8 @@ QUERY_WEIGHT_FLOOR = 1e-4
 MIN_CELL_WEIGHT = 1e-8
 # In an iteration, a cell weight is multiplied by (cost of the cell / mean cost) to this power.
 CELL_WEIGHT_EXPONENT = 1.5
-# Before a plan is computed, every adapted strategy is improved at fixed query weights, by at most
-# POLISH_ITERATIONS steps and until the gap is at most POLISH_GAP.
+# Before a plan is computed, every adapted strategy is improved at fixed query weights, in at most
+# POLISH_ITERATIONS steps, until the gap is at most POLISH_GAP.
 POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
@@ -851,8 +851,8 @@ class _UpdateRule:
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : largest number that is added to ``power`` for a weight that increases.  The number
-        is added to weights near 0; larger weights get a smaller number.
+    light_power : largest number that is added to ``power`` for a weight that increases.  Weights near
+        0 get this number, larger weights a smaller one.
     momentum : factor of the previous change of log(weight), which is added to the next change.
     min_share : smallest weight of a query, divided by the mean weight in its class of groups.
     """

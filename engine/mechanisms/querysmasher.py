@@ -455,9 +455,9 @@ class QuerySmasher(ResidualMechanism):
             return None
 
     def _better_with_product(self, product: Plan, best: CandidatePlan) -> CandidatePlan:
-        """Return ``product`` if its RMSE is smaller by a minimum share, otherwise ``best``.
+        """Return ``product`` if it lowers the RMSE of ``best`` enough, otherwise ``best``.
 
-        The share is the larger of the option ``gap`` and `MIN_PRODUCT_SAVING`.
+        The RMSE must fall by more than the share ``gap`` and by more than `MIN_PRODUCT_SAVING`.
         """
         # The RMSE of a built plan includes the rounding of noise to a grid.  `CandidatePlan.error`
         # does not include it.

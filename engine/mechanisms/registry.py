@@ -432,7 +432,7 @@ def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
     """Load a plan from the text of `Plan.to_json`.
 
     The function rebuilds the plan from the search result in the file.  The hash of the plan must
-    equal that in the file.  Its privacy cost and error may differ from the file by a relative 1e-6.
+    equal that in the file.  The privacy cost and the error may differ by a relative 1e-6.
 
     Parameters
     ----------

@@ -29,9 +29,9 @@ from engine.plans.pareto_front import pareto_front
 from engine.residuals import Axes, digest
 
 # The search for a Pareto front of more than two features can compare every point with every point of
-# the front.  If there are at least this number of points, it is avoided.
+# the front.  With at least this number of points, the search counts as slow.
 MIN_SLOW_FRONT_POINTS = 20_000
-# largest number of combinations of queries that are compared to avoid such a search
+# A slow search is left out if at most this number of combinations of queries are compared instead.
 MAX_COMPARED_COMBINATIONS = 300_000_000
 
 # Indices of some query families of a group in `Group.parts`.
@@ -159,11 +159,11 @@ class GroupVariance:
     ) -> tuple[list[int], list[list[tuple[int, Array]]]]:
         """Return the entries of all arrays at queries on the Pareto fronts.
 
-        If that takes less time, the entries are those at all combinations of queries of a set.  The
-        front of a set k contains combinations of queries of its families: for every other
+        The front of a set k contains combinations of queries of its families: for every other
         combination, the front has one with entries at least as large in all arrays over families of
         the set.  All arrays are nonnegative, so a query with the largest variance is a product of
-        combinations on the fronts.
+        combinations on the fronts.  If the search for the front of a set is slow, the result has
+        all combinations of the set instead.
 
         Parameters
         ----------
@@ -194,12 +194,12 @@ class GroupVariance:
                     if set(indices) <= set(families)
                 }
             )
-        # If the terms do not depend on the queries of a set, one of them is enough.
+        # If the terms do not depend on the queries of a set, one query of the set is enough.
         points = [math.prod(self.counts[p] for p in families) for families in family_sets]
         lengths = [n if f else 1 for n, f in zip(points, features_of_sets, strict=True)]
         on_front: dict[tuple[FamilyIndices, Any], tuple[int, Array]] = {}
-        # The smallest set first: the other fronts are then known when it is decided whether all
-        # combinations of the largest set are compared in place of those on its front.
+        # The sets are in ascending order of their combinations.  The lengths of all other fronts
+        # are then known when the front of the largest set is searched or left out.
         for k in sorted(range(len(family_sets)), key=lambda k: points[k]):
             features = features_of_sets[k]
             has_slow_front = len(features) > 2 and points[k] >= MIN_SLOW_FRONT_POINTS
