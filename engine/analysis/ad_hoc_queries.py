@@ -407,7 +407,7 @@ def half_width(plan: Plan, variance: float) -> float:
 
 
 def _cells_text(attribute: Attribute, cells: Sequence[int]) -> str:
-    """Return the condition that an attribute has one of ``cells``, in ascending order, as text.
+    """Return the text of the condition that an attribute has one of ``cells``, in ascending order.
 
     The text is "no value of" the attribute if there are no cells, and empty if ``cells`` are all
     cells of the attribute.

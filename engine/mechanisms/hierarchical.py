@@ -941,7 +941,7 @@ def interval_strategy(
 def _strategy_of(
     gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str
 ) -> SelectedLevels:
-    """Return the strategy with squared weights proportional to the number of levels of each box.
+    """Return the strategy in which the squared weight of a box is proportional to its levels.
 
     ``counts`` maps each box to the number of levels that contain it; each box is one row.  If
     measuring only the single cells has a smaller error, that strategy is returned instead.

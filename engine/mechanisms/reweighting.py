@@ -1076,7 +1076,7 @@ class TradeoffSearch:
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Return ``ratio`` with 0 in place of negative entries of weights at their lower limit."""
+        """Set negative entries of ``ratio`` to 0 for weights at their lower limit; return the result."""
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:

@@ -388,7 +388,7 @@ def broadcast_along(vector: Array, k: int, dimensions: int) -> Array:
 def _repeat_over_families(
     indices: FamilyIndices, array: Array, families: FamilyIndices, shape: tuple[int, ...]
 ) -> Array:
-    """Return the values of an array for all combinations of queries of more families, as a vector.
+    """Return an array as a vector, repeated for all combinations of queries of ``families``.
 
     Parameters
     ----------

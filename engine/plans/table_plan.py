@@ -846,7 +846,7 @@ class MarginalsPlan(Plan):
         return blocks
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return the averages of the residual coordinates over all tables that contain a space.
+        """Return the coordinates of every residual space, averaged over all tables that contain it.
 
         The tables are weighted by the precisions of their estimates.  ``estimates`` has the noisy
         cells of every table, which the function may overwrite.

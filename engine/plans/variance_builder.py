@@ -128,7 +128,7 @@ def _variances_of_listed_queries(
     *,
     complete: bool,
 ) -> tuple[Array, Array]:
-    """Return the variances at noise 1 of all products of queries, and marks of unmeasured ones.
+    """Return the variances of all products of queries at noise 1, and marks of unmeasured products.
 
     Parameters
     ----------
@@ -536,10 +536,10 @@ class VarianceBuilder:
 
     @staticmethod
     def _positions_in_block(block: Block | None, spaces: Sequence[Space]) -> list[Index]:
-        """Return where the coefficients on each of ``spaces`` are among all that a block measures.
+        """Return the positions of each of ``spaces`` among all coefficients that a block measures.
 
-        The result has one array of positions per space.  It is empty if there is no block, or if
-        the block measures a single residual space.
+        The result has one array of positions per space.  The result is empty if there is no block,
+        or if the block measures a single residual space.
         """
         if block is None or not block.union:
             return []
