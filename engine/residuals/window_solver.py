@@ -25,7 +25,8 @@ Resistances are entries of the inverse of the network's Laplacian at neighbourin
 computed by elimination of blocks of nodes.  If the nodes are eliminated in their order, a block has
 w nodes.  If n/w is small, nodes with equal remainders of the division by w are eliminated together,
 so that a block has about 2 n/w nodes.  An evaluation takes O(m b^2) operations per quadrature node
-for blocks of b nodes.
+for blocks of b nodes.  If the network is symmetric, and nodes are eliminated in their order,
+`engine.residuals.symmetric_network` computes the costs from its left half.
 
 The network and the elimination are our work; the quadrature is that of `engine.residuals.interval_solver`.
 """
