@@ -36,8 +36,8 @@ from engine.workload import Group, Part, Workload
 # Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one
 # per subset of its attributes; planning them takes a few seconds.
 MAX_ATTRIBUTES = 14
-# Prefixes and ranges on one attribute are solved without matrices for at most this number of cells.
-# At this number planning takes about 20 s.
+# Intervals on one wide attribute, at most two per cell, are planned without matrices for at most
+# this number of cells.  At this number planning takes about 20 s.
 MAX_INTERVAL_CELLS = 100_000
 # Windows of one width on one attribute are solved without matrices for at most this number of cells.
 # At this number planning takes about 10 s with uniform centers, and drawing noise about 50 s.

@@ -281,7 +281,7 @@ class ResidualMechanism(Mechanism):
 
     @property
     def has_wide_intervals(self) -> bool:
-        """Whether prefixes, suffixes and ranges on wide attributes are planned without matrices."""
+        """Whether intervals on wide attributes need fewer matrices, see `check_size`."""
         return False
 
     def check_memory(self, workload: Workload, memory_limit: float) -> None:
