@@ -70,6 +70,10 @@ NO_PROTECTION = (
     "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
     " reveal a suppressed count."
 )
+ABOUT_TOTALS = (
+    "±: one standard error. Removing negative counts, or rounding to integers, changes a sum slightly."
+    " Both sums differ by noise from the number of rows counted, which is private."
+)
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
 
 
@@ -258,7 +262,8 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     st.caption(
         escape_markdown(
             f"{_total_text(measurement, result['total'])} {result['determined']}"
-        ).rstrip()
+        ).rstrip(),
+        help=ABOUT_TOTALS,
     )
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     if text := result["sums"][number]:
@@ -338,16 +343,14 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
 
 
 def _total_text(measurement: Measurement, total: float) -> str:
-    """Return the total of the published tables, and why it differs from other totals."""
+    """Return the total of the published tables, and that of the unbiased answers with its error."""
     text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
     unbiased = measurement.combination([((), 1.0)], [1.0])
     if not unbiased.std:
         return f"All tables sum to {text} records, the public number of records."
     return (
-        f"All tables sum to {text} records, the unbiased answers of a table to"
-        f" {unbiased.answer:,.1f} (standard error {format_number(unbiased.std)}): removing negative"
-        " counts, or rounding to integers, changes a sum slightly. Both differ by noise from the number of rows"
-        " counted, which is private."
+        f"All tables sum to {text} records, the unbiased answers to {unbiased.answer:,.1f} ±"
+        f" {format_number(unbiased.std)}."
     )
 
 
