@@ -9,6 +9,11 @@ half-width of their 95% intervals, next to that of the unbiased answers. `from` 
 seeds of rehearsals: batches are saved, so that an interrupted run resumes, and a last row has all
 batches together. All rows of an epsilon have the same rho: 0.000198, 0.01656 and 1.1825 for epsilon
 0.1, 1 and 10 at delta 1e-9.  CSV files are coded as in `benchmarks.published_pairs`.
+
+The survey has 944 records; at epsilon 0.1 the noise of this number has the standard deviation 870.
+Cells above 10 then come from rehearsals with too large a total, whose intervals nearly always cover.
+If the total is too small, few published cells are above 10.  Of all cells of its pairs, 81% are
+covered (25 rehearsals), so the intervals are not too wide.
 """
 
 from __future__ import annotations
