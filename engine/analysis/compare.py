@@ -287,7 +287,7 @@ def _computed_results(
 
     def report_running(fraction: float, labels: list[str]) -> None:
         titles = ["lower bound" if label == BOUND else title_of(label) for label in labels]
-        report(fraction, f"Comparing: {', '.join(titles)}")
+        report(fraction, f"Running {', '.join(titles)}")
 
     def store(label: str, result: Any) -> None:
         if not isinstance(result, Failed) and result["status"] == "ok":

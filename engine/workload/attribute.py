@@ -369,7 +369,8 @@ class Attribute:
             )
         elif self.integer and self.edges is None:
             raise SchemaError(
-                f"{subject} has integer=True, which needs edges; give edges, or omit integer"
+                f"{subject} has the option 'integer' for whole numbers, which needs bins; give their"
+                " edges, or leave the option out"
             )
         elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(

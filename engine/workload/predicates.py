@@ -541,7 +541,7 @@ class _Evaluator:
             if level is not None or not attribute.is_coded:
                 name = attribute.name if level is None else level.name
                 raise self.refuse(
-                    f"does arithmetic with {name}, but its cells are not the numbers 0, 1, 2, ..."
+                    f"does arithmetic with {name}, whose cells are not numbered 0, 1, 2 and so on"
                 )
             return self.along(axis, np.arange(attribute.size, dtype=float))
         for attribute in self.attributes:

@@ -53,6 +53,7 @@ FLAGS = ("clip", "integer")  # entries that are "true", "false" or empty
 # Up to this number of equally spaced edges are written one by one instead of first:last:step.
 MIN_STEPS = 3
 MAX_EXAMPLE_LABELS = 5  # in an error message
+MAX_EXAMPLE_VALUES = 12  # integers of an interval that an error message lists as values
 _SEPARATOR = re.compile(r"[,\s|]+")
 # An interval that is no list of edges, such as 18-94, 18 to 94 or 0-120:5.
 _INTERVAL = re.compile(
@@ -335,7 +336,9 @@ def _edges_example(text: str) -> str:
     >>> _edges_example("0-17, 18-64, 65-100")
     '0, 18, 65, 100'
     >>> _edges_example("18 to 94")
-    '18:94:1 (bins of width 1) or 18, 94 (one bin)'
+    '18:95:1 (bins of width 1) or 18, 94 (one bin)'
+    >>> _edges_example("1-3")
+    '1 | 2 | 3 (one value each) or 1, 3 (one bin)'
     """
     ranges = [_INTERVAL.fullmatch(entry.strip()) for entry in _SEPARATOR_OF_BINS.split(text)]
     ends = [(float(match[1]), float(match[2])) for match in ranges if match is not None]
@@ -350,9 +353,17 @@ def _edges_example(text: str) -> str:
     listed = ", ".join(map(shortest_text, edges))
     if len(ends) > 1:
         return listed
-    low, high = map(shortest_text, edges)
-    step = ranges[0][3] if ranges[0] is not None and ranges[0][3] else "1"
-    return f"{low}:{high}:{step} (bins of width {step}) or {listed} (one bin)"
+    low, high = edges
+    step = ranges[0][3] if ranges[0] is not None else None
+    if step is None and low.is_integer() and high.is_integer():
+        if high - low < MAX_EXAMPLE_VALUES:
+            values = " | ".join(str(number) for number in range(int(low), int(high) + 1))
+            return f"{values} (one value each) or {listed} (one bin)"
+        # the last bin includes its upper edge, so that a last edge ``high`` would put the two largest
+        # integers into one bin
+        high += 1.0
+    bins = f"{shortest_text(low)}:{shortest_text(high)}:{step or 1}"
+    return f"{bins} (bins of width {step or 1}) or {listed} (one bin)"
 
 
 def _labels_example(text: str) -> str:

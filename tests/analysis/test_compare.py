@@ -134,7 +134,7 @@ def test_partial_comparison_returns_finished_rows() -> None:
         return True
 
     done = comparison(*request, jobs=1, progress=look)
-    assert {"Comparing: Identity", "Comparing: lower bound"} <= progress_texts
+    assert {"Running Identity", "Running lower bound"} <= progress_texts
     assert seen[0] is None
     assert (["wff"], False) in seen
     # Laplace is refused for this budget.  It is the last row of the comparison, so it is left out.

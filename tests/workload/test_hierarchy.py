@@ -587,7 +587,7 @@ def test_attribute_hides_level_of_its_name() -> None:
         ("state == 'Maine'", ["state", "label"]),
         ("state < 'Ohio'", ["state", "labels"]),
         ("state == 39", ["state", "labels"]),
-        ("state + 1 == 2", ["state", "codes"]),
+        ("state + 1 == 2", ["state", "numbered"]),
         ("stat == 'Ohio'", ["stat"]),
     ],
 )

@@ -50,7 +50,7 @@ def test_schema_files_keep_integer_declaration(attribute: Attribute) -> None:
         ({"edges": [0, 2.0**54]}, "whole"),
         ({"edges": [0, 9], "missing": 1.5}, "whole"),
         ({"labels": ["a"], "kind": "categorical"}, "exclude each other"),
-        ({"size": 3}, "needs edges"),
+        ({"size": 3}, "needs bins"),
         ({"edges": [0, 9], "integer": "yes"}, "true or false"),
     ],
 )

@@ -164,8 +164,9 @@ def test_row_with_name_only_is_incomplete() -> None:
 @pytest.mark.parametrize(
     ("values", "advice", "corrected"),
     [
-        ("18-94", "write 18:94:1 (bins of width 1) or 18, 94 (one bin)", "18:94:1"),
-        ("18 – 94", "write 18:94:1 (bins of width 1) or 18, 94 (one bin)", "18, 94"),
+        ("18-94", "write 18:95:1 (bins of width 1) or 18, 94 (one bin)", "18:95:1"),
+        ("1-6", "write 1 | 2 | 3 | 4 | 5 | 6 (one value each) or 1, 6 (one bin)", "1, 6"),
+        ("18 – 94", "write 18:95:1 (bins of width 1) or 18, 94 (one bin)", "18, 94"),
         ("0 to 120:5", "write 0:120:5 (bins of width 5) or 0, 120 (one bin)", "0:120:5"),
         ("0-17, 18-64, 65-100", "for bins, write 0, 18, 65, 100", "0, 18, 65, 100"),
         ("0-17, 30-64", "for bins, write edges such as 0, 18, 65, 120", "0, 17"),

@@ -23,6 +23,7 @@ from engine.workload.schema_rows import (
 from pages.parts.shell import history, page_layout
 from pages.parts.shell.error_text import (
     clear_deferred_error,
+    deferred_error,
     deferred_errors,
     escape_markdown,
     show_deferred_error,
@@ -242,7 +243,7 @@ def draw(schema: Schema | None) -> None:
     )
     st.caption(VALUES_HELP)
     show_deferred_error(PLACE)
-    if schema is not None:
+    if schema is not None and not deferred_error(PLACE):
         rows = edited_rows(state[BASE], state.get(key, {}))
         note_domains(schema, rows)
         note_incomplete(schema)

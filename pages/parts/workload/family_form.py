@@ -26,7 +26,17 @@ BIN_MEANINGS = {
     "suffix": "How many records are at or above each edge?",
     "range": "How many records lie between any two edges?",
 }
-JOINT = [family.name for family in FAMILIES if family.arity != 1]
+
+
+def joint_families(attributes: int) -> list[str]:
+    """Return the names of the families of queries on this number of attributes together.
+
+    >>> joint_families(1), joint_families(2)
+    (['random', 'custom'], ['affine', 'abs', 'random', 'custom'])
+    """
+    fits_all = [family.name for family in FAMILIES if family.arity is None]
+    fits_number = [family.name for family in FAMILIES if family.arity == attributes > 1]
+    return fits_number + fits_all
 
 
 def meaning(name: str, attributes: Sequence[Attribute] = ()) -> str:

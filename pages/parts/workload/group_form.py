@@ -245,7 +245,9 @@ def _family(schema: Schema, names: list[str]) -> Any:
     if scope == EACH:
         return {name: _family_choice(schema, name) for name in names}
     if scope == JOINT:
-        return family_form.choose("Joint type of counts", family_form.JOINT, "joint")
+        return family_form.choose(
+            "Joint type of counts", family_form.joint_families(len(names)), "joint"
+        )
     if len(names) == 1 and has_levels:
         return _family_choice(schema, names[0])
     return family_form.choose(

@@ -131,7 +131,7 @@ def test_cancelled_comparison_ends_all_processes() -> None:
     job_queue.start("slow", slow, workload.to_json(), gentle=True)
     find_job = lambda: job_queue.find("slow")  # noqa: E731
     until(
-        lambda: find_job().text.startswith("Comparing: QuerySmasher") and workers(),
+        lambda: find_job().text.startswith("Running QuerySmasher") and workers(),
         words=lambda: find_job().text,
     )
     job_queue.cancel("slow")

@@ -121,8 +121,7 @@ def test_invalid_groups_are_refused_with_reason() -> None:
     for values in (
         {"same": "prefix"},
         {"same": "range"},
-        {"group_how": "Joint", "joint": "affine"},
-        {"joint": "custom", "joint_text": "height > 3"},
+        {"group_how": "Joint", "joint": "custom", "joint_text": "height > 3"},
         {"joint_text": "__import__('os').system('true')"},
         {"joint_text": "("},
         {"joint_text": ""},
