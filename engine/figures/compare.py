@@ -353,11 +353,13 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     if criterion != "rmse":
         verdict += " by largest error,"
     claim = f", {gap_texts[best]}" if has_bound else ""
+    error = format_number(relative.errors[best])
+    amount = f"a weighted RMSE of {error} counts" if relative.is_weighted else f"{error} counts"
     return Picture(
         title=f"Gap to {relative.reference}",
         figure=set_margins(go.Figure(traces, layout)),
         table=shown,
-        alt=f"{verdict} with {format_number(relative.errors[best])} counts{claim}.",
+        alt=f"{verdict} with {amount}{claim}.",
         note=" ".join(
             filter(
                 None,

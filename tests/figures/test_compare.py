@@ -184,6 +184,7 @@ def test_bound_is_stated_in_note_table_caption_and_page(compared: Comparison) ->
     assert "bound" not in comparison_caption(unknown, workload, budget)
     weighted = comparison(example_workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
     assert ranking_picture(weighted).table["mechanism"].iloc[-1] == "Lower bound (weighted RMSE)"
+    assert "a weighted RMSE of" in ranking_picture(weighted).alt
     pure = comparison_caption(unknown, workload, Budget.pure(1.0))
     assert "Pure epsilon 1: rho" in pure
 
