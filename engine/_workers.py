@@ -198,7 +198,7 @@ def _serve() -> None:
     with Listener(authkey=key) as listener:
         print(listener.address, flush=True)
         connection = listener.accept()
-    # the caller no longer reads standard output, so that later output goes to standard error
+    # the caller reads only the address from standard output; all later output goes to standard error
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # imported before the forks, because most strategy searches use this module
     import scipy.optimize  # noqa: F401

@@ -80,8 +80,9 @@ class SpaceSolution:
     factors : pairs (axes, solution): the strategy on each set of axes; empty for the total.
     value : weighted squared error at privacy cost 1 for the subworkload's Gram, in counts^2.
     bound : lower bound on the value of every strategy, in counts^2.
-    status : for an alternating search, a text that names this method.  Otherwise "optimal" if all
-        searches proved the required gap, or else the status of a search that did not.
+    status : for an alternating search, a text that names this method.  Otherwise the status of a
+        search that did not prove the required gap, or "optimal" if there is none.  A closed form
+        without a search is "optimal", too, even if its bound is below its value.
     """
 
     factors: tuple[tuple[Axes, Solution], ...]

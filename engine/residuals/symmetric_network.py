@@ -149,8 +149,9 @@ class SymmetricNetwork:
 
         Parameters
         ----------
-        diagonal, links : summed conductance of the resistors at every node, and number of its
-            links, shape (half + order,).
+        diagonal : summed conductance of the path at every node, without links, shape
+            (half + order,).
+        links : number of links at every node, shape (half + order,).
         path : conductance between neighbouring nodes, shape (half + order - 1,).
         link : conductance of every link of a network, shape (networks,).
         """

@@ -398,7 +398,7 @@ class CodeList(FrozenValue):
     def from_rows(
         cls, rows: Iterable[Sequence[str]], *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        """Return the code list in rows (code, label, parent) or (code, label, parent, level).
+        """Return the code list that rows (code, label, parent) or (code, label, parent, level) describe.
 
         Codes without children are the cells. An empty parent or None means that the code is
         directly below the total. If the label is empty, the code is the label.
@@ -462,7 +462,13 @@ class CodeList(FrozenValue):
     ) -> CodeList:
         r"""Read a code list from CSV text with columns code, parent and optionally label, level.
 
-        The meaning of the columns, the parameters and the errors are those of `from_rows`.
+        Columns and parameters have the meaning that they have in `from_rows`.
+
+        Raises
+        ------
+        SchemaError
+            The text is too large, not UTF-8 or UTF-16, not valid CSV, or has another header; or
+            `from_rows` refuses its rows.
 
         >>> CodeList.from_csv("code,label,parent,level\n39,Ohio,,state\n39001,Adams,39,\n19,Iowa,,state\n")
         CodeList(name areas, levels state, areas 2, cells 2)
@@ -492,9 +498,9 @@ class CodeList(FrozenValue):
         name: str = "areas",
         levels: Sequence[str] = (),
     ) -> CodeList:
-        """Return the code list in nested mappings from labels of areas to their contents.
+        """Return the code list that nested mappings describe.
 
-        The contents of an area are a mapping from the labels of its areas to their contents, or a
+        They map the label of each area to its contents. The contents of an area are a mapping from the labels of its areas to their contents, or a
         list of its cells. The label of a cell is also its code.
 
         >>> CodeList.from_labels({"Ohio": ["Adams", "Allen"], "Iowa": ["Adair"]}).codes

@@ -114,13 +114,10 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved"))
         patch.setattr(VarianceBuilder, "_separable_terms", lambda *_: pytest.fail("listed"))
-        # With tuned centers the plan has a union (attribute sets that one strategy measures), and
-        # computes the variance of the group without attributes again.
-        if "centers" not in options:
-            patch.setattr(
-                group_variance.GroupVariance, "_sum_of_products", lambda *_: pytest.fail("summed")
-            )
-            patch.setattr(group_variance, "pareto_front", lambda _: pytest.fail("compared"))
+        patch.setattr(
+            group_variance.GroupVariance, "_sum_of_products", lambda *_: pytest.fail("summed")
+        )
+        patch.setattr(group_variance, "pareto_front", lambda _: pytest.fail("compared"))
         again = at_budget(result, budget)
         assert again.totals == read.totals
         pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
