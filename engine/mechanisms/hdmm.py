@@ -122,7 +122,8 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     """Return the trace t_B of every residual space B, in counts^2.
 
     t_B is a sum over all queries.  The term of a query is its weight times the squared norm of its
-    component in B, as a table with the attributes B alone.  The error of a marginal strategy depends on the workload only through t_B.
+    component in B, as a table with the attributes B alone.  The error of a marginal strategy depends
+    on the workload only through t_B.
 
     Source: HDMM, theorem 10.
 

@@ -398,7 +398,7 @@ class CodeList(FrozenValue):
     def from_rows(
         cls, rows: Iterable[Sequence[str]], *, name: str = "areas", levels: Sequence[str] = ()
     ) -> CodeList:
-        """Return the code list that rows (code, label, parent) or (code, label, parent, level) describe.
+        """Return the code list of rows (code, label, parent) or (code, label, parent, level).
 
         Codes without children are the cells. An empty parent or None means that the code is
         directly below the total. If the label is empty, the code is the label.
@@ -500,8 +500,9 @@ class CodeList(FrozenValue):
     ) -> CodeList:
         """Return the code list that nested mappings describe.
 
-        They map the label of each area to its contents. The contents of an area are a mapping from the labels of its areas to their contents, or a
-        list of its cells. The label of a cell is also its code.
+        They map the label of each area to its contents. The contents of an area are a mapping from
+        the labels of its areas to their contents, or a list of its cells. The label of a cell is
+        also its code.
 
         >>> CodeList.from_labels({"Ohio": ["Adams", "Allen"], "Iowa": ["Adair"]}).codes
         ('Adams', 'Allen', 'Adair')
