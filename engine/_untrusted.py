@@ -1,8 +1,8 @@
 """Bounded readers for JSON, zip archives and NumPy arrays from untrusted files.
 
 The readers check sizes, types and shapes before they allocate memory.  Content that they refuse
-raises `ValueError`; `open_zip` raises the error class that its caller names.  No reader runs code of
-the file.
+raises `ValueError`; `open_zip` raises the error class that its caller names.  No reader runs code
+of the file.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
 # Environment variables of a process that forks. Such a process must not have other threads.
 # OpenBLAS ends its threads before a fork; this variable keeps Arrow's allocator from starting one.
 FORK_ENVIRONMENT = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# Longest time between two progress messages in seconds. A cancellation takes effect at the next one.
+# Longest time between two progress messages in seconds. A cancellation takes effect at the next
+# one.
 PROGRESS_INTERVAL_S = 0.2
 _KEY_BYTES = 32
 
@@ -198,7 +199,8 @@ def _serve() -> None:
     with Listener(authkey=key) as listener:
         print(listener.address, flush=True)
         connection = listener.accept()
-    # the caller reads only the address from standard output; all later output goes to standard error
+    # the caller reads only the address from standard output; all later output goes to standard
+    # error
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # imported before the forks, because most strategy searches use this module
     import scipy.optimize  # noqa: F401

@@ -126,7 +126,8 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 
     A group contains a word if the word is part of its number (its index plus 1), of an attribute
     name or of the name of its family; case is ignored.  A word that no group contains selects the
-    groups with an attribute that has this word in a label.  An empty search text returns all groups.
+    groups with an attribute that has this word in a label.  An empty search text returns all
+    groups.
 
     >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")

@@ -18,8 +18,8 @@ Four groups of functions:
 Notes
 -----
 Variances are only nearly proportional to 1 / pcost, because answers are rounded to a grid, which
-adds a constant.  Unless ``nearly`` is True, a budget is therefore verified on a plan at that budget.
-This plan reuses the strategy, without a new search.
+adds a constant.  Unless ``nearly`` is True, a budget is therefore verified on a plan at that
+budget. This plan reuses the strategy, without a new search.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ def budget_for(
     -----
     Guarantee: a plan at the returned budget, with the same mechanism and options, meets the targets
     for the share, as computed by `share_within`.  With ``fit="shape"`` this plan needs the options
-    ``objective="max", targets=targets``, too.  If no queries are sampled, a plan at (1 - 1e-7) times
-    the pcost does not meet the targets.
+    ``objective="max", targets=targets``, too.  If no queries are sampled, a plan at (1 - 1e-7)
+    times the pcost does not meet the targets.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -284,9 +284,9 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     With ``nearly`` the ratio is evaluated once, and the budget follows from the proportionality.
     Otherwise the search makes secant steps in log pcost inside a bracket, until the relative error
     of pcost is at most `BUDGET_RELATIVE_PRECISION`.  Every trial evaluates the ratio on a plan at
-    the trial budget, and models it as a power of pcost.  The next trial is slightly beyond the pcost
-    at which this power is 1, so it is probably on the other side of the solution, which makes the
-    bracket small.
+    the trial budget, and models it as a power of pcost.  The next trial is slightly beyond the
+    pcost at which this power is 1, so it is probably on the other side of the solution, which makes
+    the bracket small.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -358,8 +358,8 @@ def error_for(plan: Plan, half: float) -> float:
 def two_digits(error: float, plan: Plan) -> float:
     """Return a standard error in counts, rounded to two significant digits; at least 0.001.
 
-    For an infinite error the result is 1 / mu of the budget, rounded.  With Gaussian noise this is the
-    standard error of a single count that takes the complete budget.
+    For an infinite error the result is 1 / mu of the budget, rounded.  With Gaussian noise this is
+    the standard error of a single count that takes the complete budget.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
@@ -463,8 +463,8 @@ def fit_targets(
             " (True or False) per group."
         )
     pcost, factor = request.budget.pcost, 1.0
-    # The common factor lies between two trials.  Each trial is a pair: log of the factor, and log of
-    # required over available pcost.  The budget suffices for ``upper``, but not for ``lower``.
+    # The common factor lies between two trials.  Each trial is a pair: log of the factor, and log
+    # of required over available pcost.  The budget suffices for ``upper``, but not for ``lower``.
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)

@@ -135,8 +135,8 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
 def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
     """Return a sentence with the smallest publishable count of each mechanism, best first.
 
-    The standard error of every count is taken to be the RMSE of the mechanism.  Mechanisms without a
-    finite RMSE are left out.
+    The standard error of every count is taken to be the RMSE of the mechanism.  Mechanisms without
+    a finite RMSE are left out.
     """
     words = [
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"

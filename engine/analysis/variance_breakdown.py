@@ -134,8 +134,8 @@ def least_accurate_queries(plan: Plan, group: int) -> list[int]:
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return a sentence with the residual spaces that contribute most to the variance of a query.
 
-    If ``query`` is None, the mean variance of the group takes its place.  The sentence names at most
-    three spaces, each with a share of at least 0.5%.  If the plan answers the group from one
+    If ``query`` is None, the mean variance of the group takes its place.  The sentence names at
+    most three spaces, each with a share of at least 0.5%.  If the plan answers the group from one
     measured table, the sentence names this table instead.  If a named contribution comes from a
     joint measurement on more attributes than the group has, a second sentence explains this.
     """

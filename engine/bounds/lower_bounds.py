@@ -463,12 +463,12 @@ FIRST_STAGE_SHARE = 0.4
 COMPOSITION_SHARE = 0.1
 # largest number of search steps in each stage after the first
 LATER_STAGE_STEPS = 20
-# The product of the Gram and the constant function has a component orthogonal to the constant.  This
-# component counts as 0 if its norm is below this share of the trace of the Gram.
+# The product of the Gram and the constant function has a component orthogonal to the constant.
+# This component counts as 0 if its norm is below this share of the trace of the Gram.
 NEGLIGIBLE_COUPLING = 1e-12
-# Starting weights are computed without matrices for attributes with at least this number of cells and
-# only marginals, prefixes, suffixes and ranges.  A computation with matrices takes a hundred times as
-# long.
+# Starting weights are computed without matrices for attributes with at least this number of cells
+# and only marginals, prefixes, suffixes and ranges.  A computation with matrices takes a hundred
+# times as long.
 MIN_LINEAR_CELLS = 250
 # Square roots of weights are raised to at least this share of the largest root, because basis
 # functions are divided by the roots.
@@ -651,8 +651,8 @@ def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[Att
         fixed = np.column_stack(first)
         projector = np.eye(len(root)) - fixed @ fixed.T
         _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
-        # Eigenvalues ascend, so the order is reversed.  The first columns of U span the functions in
-        # ``fixed``, whose eigenvalue is 0 after the projection.  These columns are left out.
+        # Eigenvalues ascend, so the order is reversed.  The first columns of U span the functions
+        # in ``fixed``, whose eigenvalue is 0 after the projection.  These columns are left out.
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
         out[attribute_class] = np.column_stack([fixed, others]) / root[:, None]
     return out
@@ -972,8 +972,8 @@ def single_interval_gram(workload: Workload) -> IntervalGram | None:
 def interval_bound(gram: IntervalGram, law: str = "gaussian") -> float:
     """Return the lower bound on the weighted squared error of queries on one attribute.
 
-    ``gram`` is the result of `single_interval_gram`.  The bound is optimized over the weights of all
-    cells.  The bound holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace
+    ``gram`` is the result of `single_interval_gram`.  The bound is optimized over the weights of
+    all cells.  The bound holds for every matrix mechanism at privacy cost 1 (epsilon 1 for Laplace
     noise), in counts^2.
     """
     solution = solve_intervals(IntervalSpace(gram=gram, whole=True), gap=INTERVAL_GAP)

@@ -742,9 +742,9 @@ class State:
 # Weights of the products that have a part on each single attribute of a set T.  The outer key has
 # the keys of these parts, in the order of T; the inner key is the product of all other parts.
 TermsByKeys = dict[tuple[Key, ...], dict[Product, float]]
-# Function that adds the derivatives of the final result with respect to R, C, t and Z to the `State`.
-# Its argument is the derivative of the final result with respect to the nuclear norm that was
-# computed from R, C, t and Z.
+# Function that adds the derivatives of the final result with respect to R, C, t and Z to the
+# `State`. Its argument is the derivative of the final result with respect to the nuclear norm that
+# was computed from R, C, t and Z.
 Backpropagate = Callable[[float], None]
 
 
@@ -912,8 +912,8 @@ class DenseNormBound:
 
         The second result is a function that adds the derivatives of the bound to ``state``.
         """
-        # One norm t * tr(M^(1/2)) per layout.  The norm of a stack of queries is at least the root of
-        # the sum of the squared norms.
+        # One norm t * tr(M^(1/2)) per layout.  The norm of a stack of queries is at least the root
+        # of the sum of the squared norms.
         sums = []
         for count, layouts in self.counted_layouts:
             norms = [(layout, *self._norm(layout, state)) for layout in layouts]

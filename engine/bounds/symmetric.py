@@ -308,8 +308,8 @@ class SymmetricPairs:
             for m, (total, summands) in enumerate(sums, start=1):
                 for keys, t, norm, summand_backpropagate in summands:
                     if t * norm > 0.0:
-                        # ``t`` is the product of the ``family.t`` of all keys.  With C = comb(d, m),
-                        # ``total`` is C times the root of the sum of the (t * norm)^2.  So its
+                        # ``t`` is the product of the ``family.t`` of all keys.  With C = comb(d,
+                        # m), ``total`` is C times the root of the sum of the (t * norm)^2.  So its
                         # derivative with respect to t * norm is C^2 * t * norm / total.
                         by_summand = by_value * math.comb(self.d, m) ** 2 * t * norm / total
                         summand_backpropagate(by_summand * t)
@@ -557,9 +557,9 @@ def product_weights_by_size(
 
     Products with a part on several attributes are left out, which can only lower the bound.
 
-    The result is None unless all four conditions hold.  All attributes are equivalent.  Each product
-    has the same family on all its attributes.  All attribute sets of equal size have products with
-    the same weights.  At least one product has an attribute.
+    The result is None unless all four conditions hold.  All attributes are equivalent.  Each
+    product has the same family on all its attributes.  All attribute sets of equal size have
+    products with the same weights.  At least one product has an attribute.
     """
     names = subproblem.names
     if len({reduced_workload.class_of[name] for name in names}) != 1:
@@ -896,7 +896,8 @@ def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatr
     ``values``, shape (n, u), has the values of the u non-constant basis functions in the n cells.
     """
     n, u = values.shape
-    # values of the symmetric and antisymmetric products of two basis functions in every pair of cells
+    # values of the symmetric and antisymmetric products of two basis functions in every pair of
+    # cells
     tables = values[:, None, :, None] * values[None, :, None, :]
     S, L = (
         PairColumns(u, sign).columns(tables.reshape(-1, u, u)).reshape(n, n, -1) for sign in (1, -1)

@@ -203,7 +203,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# Maps the names of some commands to the module and the function that add these commands to the parser.
+# Maps the names of some commands to the module and the function that add these commands to the
+# parser.
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
     ("schema",): ("engine.cli.schema", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),

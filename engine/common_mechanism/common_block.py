@@ -74,9 +74,9 @@ SEPARATION_TOLERANCE = 1e-13
 # Rows count as inside a row space if their distance from the space is at most this share of their
 # norm.
 SPAN_TOLERANCE = 1e-8
-# In both stages, answers are rounded to a grid of 2^-33 of the noise scale or less, unless the number
-# of records requires a coarser grid.  This grid is finer than that of a plan, so that rounding in two
-# stages usually costs less privacy than rounding the answers of one plan.
+# In both stages, answers are rounded to a grid of 2^-33 of the noise scale or less, unless the
+# number of records requires a coarser grid.  This grid is finer than that of a plan, so that
+# rounding in two stages usually costs less privacy than rounding the answers of one plan.
 GRID_BITS = 33
 
 
@@ -622,8 +622,8 @@ def _scaled_common(blocks: Sequence[Block]) -> tuple[Block | None, str]:
     """
     best, largest_trace = None, 0.0
     for block in blocks:
-        # ``factor`` is the largest t such that t K <= all K_i.  The margin of 1e-12 ensures that, in
-        # spite of rounding, the result is not more precise than any block.
+        # ``factor`` is the largest t such that t K <= all K_i.  The margin of 1e-12 ensures that,
+        # in spite of rounding, the result is not more precise than any block.
         factor = 1.0 / max(_precision_ratio(block, b) * (1.0 + 1e-12) for b in blocks)
         trace = (
             factor * math.prod(float(np.sum(s.rows**2)) for _, s in block.factors) / block.noise**2

@@ -591,7 +591,8 @@ def _affordable_stages(
     look : residual space -> block with rounded noise.
     block_residuals : for each option, residual space of the look -> what remains of its block.
     residual_blocks : for each option, the blocks to measure after the look.
-    stretch : factor of the noise; look and residual of each option cost at most as much as its plan.
+    stretch : factor of the noise; look and residual of each option cost at most as much as its
+        plan.
     """
     for _ in range(MAX_STRETCH_STEPS):
         # the noise of the look is rounded to its grid before the residuals are computed from it
@@ -630,9 +631,9 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     """Return a chain of choices between plans, which are given from coarse to fine.
 
     A look precedes each choice.  With three or more plans, the first choice is between the first
-    plan and the option "look closer".  "look closer" measures a second look, which leads to a choice
-    between the second plan and the option "look closer" again, and so on.  The last choice is
-    between the last two plans.  All looks and the residual of the plan that is chosen in the end
+    plan and the option "look closer".  "look closer" measures a second look, which leads to a
+    choice between the second plan and the option "look closer" again, and so on.  The last choice
+    is between the last two plans.  All looks and the residual of the plan that is chosen in the end
     cost together as much as this plan alone.
 
     Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
@@ -641,10 +642,10 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
     Notes
     -----
-    Source: section 7.5.3.  The look before the last choice is the common part of the last two plans.
-    The look before any other choice is the common part of the next plan and the next look.  For
-    nested analyses, as in that section, each look is the common part of all plans that can still be
-    chosen.
+    Source: section 7.5.3.  The look before the last choice is the common part of the last two
+    plans. The look before any other choice is the common part of the next plan and the next look.
+    For nested analyses, as in that section, each look is the common part of all plans that can
+    still be chosen.
 
     >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])

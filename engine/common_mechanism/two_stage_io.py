@@ -1,10 +1,10 @@
 """Result files and ledger entries of two-stage releases.
 
 The first stage, the look, measures the common part of all options; the second stage measures the
-residual of the chosen option.  Both stages together cost as much as the plan of the option, provided
-that they are measured on the same records.  To check this, both stages count the same tables.  The
-ledger stores a keyed digest of the tables of the first stage, and the second stage compares its
-tables with this digest.
+residual of the chosen option.  Both stages together cost as much as the plan of the option,
+provided that they are measured on the same records.  To check this, both stages count the same
+tables.  The ledger stores a keyed digest of the tables of the first stage, and the second stage
+compares its tables with this digest.
 """
 
 from __future__ import annotations
@@ -283,7 +283,8 @@ def write_second_stage(
     """Write the result file of the second stage, with the estimates that combine both stages.
 
     If the option at ``position`` is a closer look (`has_next_choice`), it is the look of the next
-    choice.  The file then has the contents that `write_look` writes, and the key of the look before.
+    choice.  The file then has the contents that `write_look` writes, and the key of the look
+    before.
     """
     measurement = chosen_measurement(common, position, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, position) and common.following is not None:

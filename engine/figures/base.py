@@ -115,9 +115,9 @@ def short_table_names(names: Sequence[str], most: int) -> list[str]:
     """Return the names of tables, cut to at most ``most`` characters where this is possible.
 
     In a name that is too long, "…" replaces the middle of its longest attributes.  The name remains
-    uncut if ``most`` leaves an attribute fewer than `MIN_NAME_CHARS` characters and fewer characters
-    than the shortest attribute has.  All names remain uncut if two different names would become
-    equal.
+    uncut if ``most`` leaves an attribute fewer than `MIN_NAME_CHARS` characters and fewer
+    characters than the shortest attribute has.  All names remain uncut if two different names would
+    become equal.
 
     >>> short_table_names(["place_population × tv_news_days", "age × sex"], 24)
     ['place…ation × tv_ne…days', 'age × sex']
@@ -340,8 +340,8 @@ def label_places(
     ----------
     x, y : positions of the markers in pixels, to the right and up.
     texts : labels, with ``<br>`` between their lines.
-    across : width of the plot, in pixels.  Labels do not extend beyond its left and right edges.  If
-        it is infinite, these edges are not checked.
+    across : width of the plot, in pixels.  Labels do not extend beyond its left and right edges.
+        If it is infinite, these edges are not checked.
 
     Returns
     -------

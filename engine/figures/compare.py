@@ -118,8 +118,8 @@ def costs(comparison: Comparison) -> dict[str, str]:
 def gap_words(gap: float, reference: str = BOUND) -> str:
     """Return as text by how much an error exceeds a reference.
 
-    ``gap`` is the error divided by the reference, minus 1, or NaN if no bound is known.  Percentages
-    over the bound are rounded up, because they limit the distance to the optimum.
+    ``gap`` is the error divided by the reference, minus 1, or NaN if no bound is known.
+    Percentages over the bound are rounded up, because they limit the distance to the optimum.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
@@ -146,9 +146,9 @@ class _Gaps:
 
     Attributes
     ----------
-    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms are in the same tuple if
-        they have the same RMSE for every table or, if the criterion is the largest error, the same
-        largest error.
+    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms are in the same tuple
+        if they have the same RMSE for every table or, if the criterion is the largest error, the
+        same largest error.
     omitted : labels of the mechanisms whose errors are too large to be drawn.
     gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
     errors : maps the label of a mechanism to its error, in counts.
@@ -253,8 +253,8 @@ def _gaps(comparison: Comparison, criterion: str = "rmse") -> _Gaps:
     gaps = bound_gaps if has_bound else {label: errors[label] / smallest - 1.0 for label in labels}
     order = sorted(labels, key=gaps.__getitem__)
     # With a bound, at least one mechanism is drawn.  Without a bound, at least one mechanism is
-    # drawn that is less accurate than the best.  If no such mechanism is within the limit, the limit
-    # is raised.
+    # drawn that is less accurate than the best.  If no such mechanism is within the limit, the
+    # limit is raised.
     limit = MAX_DRAWN_RATIO - 1.0
     least_gap = -math.inf if has_bound else EQUAL_ERROR_TOLERANCE
     if not any(least_gap < gap <= limit for gap in gaps.values()):
@@ -483,8 +483,8 @@ def effort_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
 def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     """Return a heat map of the RMSE of tables, divided by that of the best mechanism for the table.
 
-    Rows are the `MAX_MAP_GROUPS` tables with the largest ratios, the largest one first.  Columns are
-    the drawn mechanisms; those that are equally accurate for every table share a column.
+    Rows are the `MAX_MAP_GROUPS` tables with the largest ratios, the largest one first.  Columns
+    are the drawn mechanisms; those that are equally accurate for every table share a column.
     """
     relative = _gaps(comparison)
     drawn: list[tuple[str, ...]] = [tied for tied in relative.drawn if tied[0] in comparison.groups]

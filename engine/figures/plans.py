@@ -105,7 +105,8 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """Return one stacked bar per group with its shares of publishable, doubtful and noise answers.
 
     ``scale`` contains the limits of these classes and the expected number of records.  The group
-    with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups are drawn.
+    with the smallest share of publishable answers comes first.  At most `MAX_BARS` groups are
+    drawn.
     """
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)

@@ -147,8 +147,8 @@ def journal(
         # an earlier journal without a spend has produced no noise, so it is replaced
         path.unlink(missing_ok=True)
         new = Journal(seed=seed, digest=digest(seed), path=path)
-        # Without file locks, the journal of a killed run could not be distinguished from the journal
-        # of an active run. On such a system no journal is stored.
+        # Without file locks, the journal of a killed run could not be distinguished from the
+        # journal of an active run. On such a system no journal is stored.
         if HAS_FILE_LOCKS:
             content = json.dumps(
                 {"format": FORMAT, "seed": seed.hex(), "digest": new.digest}

@@ -122,8 +122,8 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     """Return the trace t_B of every residual space B, in counts^2.
 
     t_B is a sum over all queries.  The term of a query is its weight times the squared norm of its
-    component in B, as a table with the attributes B alone.  The error of a marginal strategy depends
-    on the workload only through t_B.
+    component in B, as a table with the attributes B alone.  The error of a marginal strategy
+    depends on the workload only through t_B.
 
     Source: HDMM, theorem 10.
 
@@ -317,8 +317,8 @@ def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     """Return a lower bound on the squared error of marginal strategies, in counts^2 at pcost 1.
 
     The result is the singular value bound of a workload of weighted marginals with the same
-    ``traces`` t_B, shape (sets,).  If all queries of the workload are marginals, no matrix mechanism
-    has a smaller squared error.
+    ``traces`` t_B, shape (sets,).  If all queries of the workload are marginals, no matrix
+    mechanism has a smaller squared error.
 
     Source: HDMM, theorem 12.
 
@@ -404,8 +404,8 @@ def marginal_strategy(
     has_queries = traces > 0
     error, bound = float(np.sum(traces[has_queries] / f[has_queries])), None
     if noise == "gaussian":
-        # With the error E(v), a convex function, E^2 / max(-dE/dv) is a lower bound for every v with
-        # sum 1.  ``slopes`` are the -dE/dv.
+        # With the error E(v), a convex function, E^2 / max(-dE/dv) is a lower bound for every v
+        # with sum 1.  ``slopes`` are the -dE/dv.
         slopes = lattice.apply_transpose(
             np.divide(traces, f**2, out=np.zeros_like(f), where=has_queries)
         )
@@ -426,7 +426,8 @@ def _search_shares(
 ) -> tuple[Array, str]:
     """Search for the marginal weights v with the smallest error.
 
-    Gaussian noise needs one start, because the problem is convex.  Laplace noise has several starts.
+    Gaussian noise needs one start, because the problem is convex.  Laplace noise has several
+    starts.
 
     Returns
     -------
@@ -518,7 +519,8 @@ class HDMMStrategy:
     ----------
     noise : "gaussian" or "laplace".
     operator : name of the operator, a colon and a description of the strategy.
-    components : strategies on tables, with shares of the budget for which the total sensitivity is 1.
+    components : strategies on tables, with shares of the budget for which the total sensitivity is
+        1.
     squared_error : sum over queries of weight times variance at unit budget, in counts^2.
     bound : lower bound on the squared error of all strategies of the operator; None if unknown.
     marginals : result of OPT_marginals; None for other operators.  OPT_marginals estimates every
@@ -1030,9 +1032,9 @@ class HDMM(ExplicitMechanism):
         """Predict the time of the searches, and the memory."""
         base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(used_attributes(workload))
-        # Time of the eigenvalue problems of `quick_bound` on attributes that are not wide.  Attributes
-        # of equal size are counted once, because attributes with equal queries share the problems.
-        # `quick_bound` solves fewer problems on more than `MAX_EXACT_CELLS` cells.
+        # Time of the eigenvalue problems of `quick_bound` on attributes that are not wide.
+        # Attributes of equal size are counted once, because attributes with equal queries share the
+        # problems. `quick_bound` solves fewer problems on more than `MAX_EXACT_CELLS` cells.
         narrow = {n for n in sizes if not is_wide(n)}
         seconds = (
             0.05

@@ -156,8 +156,9 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     """Return the branching factor for which a tree without root answers ranges best on average.
 
     Let h be the height of the tree and b its branching factor.  For noise of variance 1, the mean
-    variance over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3.  The variance of the noise
-    is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product of both.
+    variance over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3.  The variance of the
+    noise is proportional to h^2 (Laplace) or h (Gaussian).  The result minimizes the product of
+    both.
 
     Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
@@ -586,8 +587,8 @@ class Level:
 def _split_gains(R: Array, M: Array, shape: tuple[int, ...], axis: int) -> Array:
     """Return the gain of every split of boxes along an axis, shape (boxes, cuts).
 
-    The boxes are those of a level, and have equal shape.  ``R`` and ``M`` have the diagonal blocks of
-    the matrices R and M on the boxes, for the strategy with the level.
+    The boxes are those of a level, and have equal shape.  ``R`` and ``M`` have the diagonal blocks
+    of the matrices R and M on the boxes, for the strategy with the level.
     """
     # p1 and p2 are the indicators of the two halves.  r12 is p1^T R p2, and m12 is p1^T M p2.
     r11, r12, r22 = _half_sums(R, shape, axis)

@@ -6,8 +6,9 @@ A unit is a set of attributes with one common strategy matrix.  Most units are s
 unit has several attributes if the queries of some group on them are not products over attributes.
 Examples are affine, absolute-difference and custom queries, and queries with separate weights.
 
-G_{u, g} is the Gram matrix of the queries of group g on unit u.  A group without queries on the unit
-has G_{u, g} = 11^T, the Gram matrix of the total.  The Gram matrix of group g on the full domain is
+G_{u, g} is the Gram matrix of the queries of group g on unit u.  A group without queries on the
+unit has G_{u, g} = 11^T, the Gram matrix of the total.  The Gram matrix of group g on the full
+domain is
 
     w_g G_{1, g} (x) ... (x) G_{U, g}
 
@@ -510,8 +511,8 @@ def p_identity_strategy(
 ) -> PIdentity:
     """Search for the p-Identity strategy with the smallest error, from several random starts.
 
-    The strategy has `default_p` additional rows.  For the Gram matrix of a single query the strategy
-    is this query alone.
+    The strategy has `default_p` additional rows.  For the Gram matrix of a single query the
+    strategy is this query alone.
 
     Parameters
     ----------
@@ -596,8 +597,9 @@ def _single_query(gram: Array) -> Array | None:
 
 # Block-coordinate descent improves the strategies of all units in turn, at most this many times.
 MAX_SWEEPS = 50
-# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a of the first
-# start.  From a larger weight, searches may end in local minima that do not measure the total.
+# The initial strategy of a unit has the rows a I and (1 - a) 1^T.  This is the weight a of the
+# first start.  From a larger weight, searches may end in local minima that do not measure the
+# total.
 INITIAL_IDENTITY_SHARE = 0.4
 # For forecasts: number of passes over all units if some unit has several Gram matrices.
 EXPECTED_SWEEPS = 5.0
@@ -620,8 +622,8 @@ def gaussian_strategy(
 
     Notes
     -----
-    The field ``value`` of the result is the squared error of the strategy.  No matrix mechanism with
-    Gaussian noise has a smaller squared error than the field ``bound``.
+    The field ``value`` of the result is the squared error of the strategy.  No matrix mechanism
+    with Gaussian noise has a smaller squared error than the field ``bound``.
 
     Source: HDMM, definition 12.  `engine.residuals.dual_solver` describes the dual problem.
 
@@ -936,7 +938,7 @@ def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
         k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes)
     )
     component = replace(component, groups=tuple(answered))
-    # A plan file contains these arrays.  The design is built from the arrays here, too, so that this
-    # plan equals the plan of the file.
+    # A plan file contains these arrays.  The design is built from the arrays here, too, so that
+    # this plan equals the plan of the file.
     arrays = Design(components=(component,)).arrays(workload.schema)
     return Design.from_arrays(arrays, workload, "gaussian")

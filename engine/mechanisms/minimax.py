@@ -36,8 +36,8 @@ Lower bound
 For any query weights, the smallest weighted sum of variances, divided by the dual norm of the
 weights, is a lower bound on the largest variance of every plan.  The bound uses other query weights
 than the plan: products of the entries of one vector per part.  The Gram matrix of a space is then a
-sum of Kronecker products.  A sum of lower bounds, one per Kronecker product, bounds the error on the
-space.  The same code computes plan and bound after a search and from a plan file.
+sum of Kronecker products.  A sum of lower bounds, one per Kronecker product, bounds the error on
+the space.  The same code computes plan and bound after a search and from a plan file.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """
     if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
-    # Intervals with at most one query per cell and the Gram matrix a I + b 11^T are the single cells
-    # or the total.
+    # Intervals with at most one query per cell and the Gram matrix a I + b 11^T are the single
+    # cells or the total.
     if isinstance(part.family, Intervals):
         return True
     rows = part.family.rows(part.sizes)
@@ -851,8 +851,8 @@ class _UpdateRule:
     Attributes
     ----------
     power : a weight is multiplied by (variance / mean variance) to this power.
-    light_power : largest number that is added to ``power`` for a weight that increases.  Weights near
-        0 get this number, larger weights a smaller one.
+    light_power : largest number that is added to ``power`` for a weight that increases.  Weights
+        near 0 get this number, larger weights a smaller one.
     momentum : factor of the previous change of log(weight), which is added to the next change.
     min_share : smallest weight of a query, divided by the mean weight in its class of groups.
     """

@@ -87,8 +87,8 @@ class QuerySmasher(ResidualMechanism):
         plan is at least as accurate as with "uniform".  See `engine.residuals.tuning`.
     keep : accuracy constraint for tuned centers: share by which the RMSE of a group may exceed its
         RMSE with uniform centers.  The value is one share for all groups, or a mapping from group
-        index to share, such as {0: 0.0, 3: 0.05}.  Without the option, tuning lowers the total error
-        but may raise the error of single groups.
+        index to share, such as {0: 0.0, 3: 0.05}.  Without the option, tuning lowers the total
+        error but may raise the error of single groups.
     solver : "optimal", or the approximations "fourier" (closed form) and "eigenbasis" (fixed
         basis).
     gap : relative RMSE gap at which a search stops.
@@ -360,9 +360,9 @@ class QuerySmasher(ResidualMechanism):
     ) -> CandidatePlan:
         """Return a plan that satisfies the accuracy constraints of the option ``keep``.
 
-        The function searches group weights for several splits: weighted means of uniform centers and
-        the split of ``best``, which gets the weights `TUNED_SHARES`.  It returns the first plan that
-        satisfies the constraints and has a smaller error than ``uniform``.  If there is none,
+        The function searches group weights for several splits: weighted means of uniform centers
+        and the split of ``best``, which gets the weights `TUNED_SHARES`.  It returns the first plan
+        that satisfies the constraints and has a smaller error than ``uniform``.  If there is none,
         it returns ``uniform``, which satisfies the constraints.
         """
         assert self.keep is not None

@@ -100,8 +100,8 @@ class CandidatePlan:
         the value of the objective at privacy cost 1.
     values : weighted squared errors of the blocks, in counts^2, as a mapping from the attributes of
         a block.  The error of a block is for a plan that spends the privacy cost 1 on this block
-        alone.  The mapping is empty in three cases: another objective than the weighted sum, accuracy
-        constraints, and a product strategy on the full table.
+        alone.  The mapping is empty in three cases: another objective than the weighted sum,
+        accuracy constraints, and a product strategy on the full table.
     assemble : function that builds the plan.
     joint : joint privacy cost of all blocks divided by the sum of their separate costs.  The
         attribute ``error`` is computed from the joint cost.
@@ -149,8 +149,8 @@ SECONDS_PER_TABLE_ENTRY = 1e-6
 # Query weights leave a Gram of full rank fewer symmetries.  A Gram of low rank needs few steps from
 # the last weights.
 FULL_RANK_STEP_RATIO, LOW_RANK_STEP_RATIO = 3.0, 0.2
-# For forecasts: seconds of a step per residual space if queries of groups on several attributes have one
-# weight each, so that every space has a Gram of its own.
+# For forecasts: seconds of a step per residual space if queries of groups on several attributes
+# have one weight each, so that every space has a Gram of its own.
 SEPARATE_SPACE_SECONDS = 7e-3
 # For forecasts: time of the joint privacy cost, in seconds per residual space, plus a multiple of
 # the squared number of cells of the largest attribute.
@@ -158,8 +158,8 @@ JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # For forecasts: typical number of steps of `TradeoffSearch` for the objective "max", for the
 # objective "lp", and for any objective if all queries of every group are equivalent.
 TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 28, 10, 4
-# For forecasts: typical number of steps for the objective "max" if the tables of variances have more
-# than `MANY_ENTRIES` entries.  Later steps then gain little.
+# For forecasts: typical number of steps for the objective "max" if the tables of variances have
+# more than `MANY_ENTRIES` entries.  Later steps then gain little.
 STEPS_OF_MANY_ENTRIES, MANY_ENTRIES = 14, 2e5
 # If later strategies need all the time that is left, a search may still take this share of the time
 # left, or twice its expected time if that is less.
@@ -351,7 +351,8 @@ class ResidualMechanism(Mechanism):
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:
             steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
-            # The search gives equal residual spaces different query weights and solves each of them.
+            # The search gives equal residual spaces different query weights and solves each of
+            # them.
             first_costs = [solver.forecast([sub])[0] for sub in subs]
             # Later steps start from the last solution.  Only two kinds of spaces take time again:
             # mixed subworkloads and, for the objective "max", single attributes.
@@ -422,10 +423,11 @@ class ResidualMechanism(Mechanism):
 
         Parameters
         ----------
-        best_error : error of another plan, for objectives other than the sum.  The search stops when
-            its lower bound shows that the plan cannot have a smaller error.
+        best_error : error of another plan, for objectives other than the sum.  The search stops
+            when its lower bound shows that the plan cannot have a smaller error.
         search_share : share of the remaining time that strategy searches may take, for the weighted
-            sum.  If the forecast is longer, product strategies replace the largest dense strategies.
+            sum.  If the forecast is longer, product strategies replace the largest dense
+            strategies.
         warm : dual weights from which the strategy searches start, for the weighted sum.
         """
         if self.goal(workload).linear:
@@ -758,8 +760,8 @@ class ResidualMechanism(Mechanism):
         Parameters
         ----------
         bound : lower bound on the objective.  With None, the function computes the lower bound on
-            the weighted sum.  If the plan is charged the joint privacy cost, `_joint_bound` replaces
-            the bound.
+            the weighted sum.  If the plan is charged the joint privacy cost, `_joint_bound`
+            replaces the bound.
         joint_share : result of `_joint_share`.  With None, the function computes it.
         bound_deadline : deadline of `independent_bound`, on the clock of `planning_time`.
         """
@@ -941,8 +943,8 @@ def _check_start(
     """Raise LimitExceeded if the strategies exceed the time limit even without search steps.
 
     The limit is at least `MIN_REFUSED_SECONDS`.  If the strategies exceed the limit, the function
-    first lets ``solver`` replace dense strategies by product strategies.  ``costs`` has the forecast
-    of each subworkload in ``subs``.
+    first lets ``solver`` replace dense strategies by product strategies.  ``costs`` has the
+    forecast of each subworkload in ``subs``.
     """
     limit = max(limits.time_limit or math.inf, MIN_REFUSED_SECONDS)
     if math.fsum(cost.least_seconds for cost in costs) <= limit:

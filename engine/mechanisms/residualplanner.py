@@ -172,8 +172,9 @@ class AxisSolver:
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected time and memory of `solve` for each subworkload."""
         # Several subworkloads may need the same strategy or the same lower bound.  Each of these is
-        # computed once, so its time is counted for the first subworkload.  ``counted`` has the pairs (label,
-        # cells) of counted strategies, and the indices of factors with counted bounds.
+        # computed once, so its time is counted for the first subworkload.  ``counted`` has the
+        # pairs (label, cells) of counted strategies, and the indices of factors with counted
+        # bounds.
         counted = set[Any]()
         costs = []
         for sub in subs:

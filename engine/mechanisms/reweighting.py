@@ -191,8 +191,8 @@ def constrained_search(
     Notes
     -----
     The search is a secant method.  Let V_g be the sum of variances of group g and f_g its factor.
-    The slope of log V_g as a function of log f_g is estimated from the last two steps, as if V_g did
-    not depend on the factors of other groups.
+    The slope of log V_g as a function of log f_g is estimated from the last two steps, as if V_g
+    did not depend on the factors of other groups.
     """
     best, previous = None, None
     logs = np.zeros(len(sum_limits))  # logarithms of the factors
@@ -225,8 +225,8 @@ def constrained_search(
 def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
     """Return the optimal squared noise of every residual space at a total privacy cost of 1.
 
-    The error of a plan is sum_B L_B / c_B.  L_B is the weighted squared error of residual space B at
-    privacy cost 1, which ``values`` contains, in counts^2.  c_B is the privacy cost of B.  For a
+    The error of a plan is sum_B L_B / c_B.  L_B is the weighted squared error of residual space B
+    at privacy cost 1, which ``values`` contains, in counts^2.  c_B is the privacy cost of B.  For a
     fixed sum of c_B, the error is smallest if c_B is proportional to sqrt(L_B).
     """
     total = math.fsum(map(math.sqrt, values.values()))
@@ -556,8 +556,8 @@ MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
 # last optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# A step gains little if it lowers the gap by less than this share of the gap.  `SeparateWeights` are
-# then tried, and end after two such steps.
+# A step gains little if it lowers the gap by less than this share of the gap.  `SeparateWeights`
+# are then tried, and end after two such steps.
 SMALL_GAIN_SHARE = 0.05
 # Largest decrease of the logarithm of a factored weight while `SeparateWeights` are tried.
 MAX_LOG_DROP = 0.3
@@ -599,8 +599,8 @@ class Candidate:
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
-    step_length : weighted root mean square of log(gain / cost), see `TradeoffSearch.evaluate`.  It is
-        0 at the optimum.
+    step_length : weighted root mean square of log(gain / cost), see `TradeoffSearch.evaluate`.  It
+        is 0 at the optimum.
     value : objective of the plan.  It is infinite until the budget shares are optimized.
     """
 
@@ -663,8 +663,8 @@ class TradeoffSearch:
         self.classes: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None  # the candidate with the smallest objective
         self.witness: Candidate | None = None  # the candidate with the largest lower bound
-        # A candidate with a small `Candidate.step_length` whose budget shares were not optimized yet.
-        # `run` optimizes them at the end.
+        # A candidate with a small `Candidate.step_length` whose budget shares were not optimized
+        # yet. `run` optimizes them at the end.
         self.pending: Candidate | None = None
         self.reshare_step = math.inf  # step length when budget shares were last optimized
         self.step_length = math.inf  # step length of the last candidate
@@ -696,10 +696,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # In groups with several parts, equal parts on equivalent attributes share one vector.
-                # The query weights on every residual space are then a product over attributes.
-                # Groups with several parts of inequivalent queries need other weights, so they
-                # share vectors only with each other.
+                # In groups with several parts, equal parts on equivalent attributes share one
+                # vector. The query weights on every residual space are then a product over
+                # attributes. Groups with several parts of inequivalent queries need other weights,
+                # so they share vectors only with each other.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -737,8 +737,8 @@ class TradeoffSearch:
         """
         vectors = []
         for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
-            # Only the class weights scale all weights of a class.  So every vector is scaled to have
-            # the largest log ratio 0.
+            # Only the class weights scale all weights of a class.  So every vector is scaled to
+            # have the largest log ratio 0.
             logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))
@@ -753,8 +753,9 @@ class TradeoffSearch:
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
         """Compute plan and lower bound at a point of the search, and update the best of both.
 
-        Two derivatives with respect to log(weight) are used.  The gain of a weight is the derivative
-        of log(weighted sum of variances), and the cost is the derivative of log(dual norm).
+        Two derivatives with respect to log(weight) are used.  The gain of a weight is the
+        derivative of log(weighted sum of variances), and the cost is the derivative of log(dual
+        norm).
 
         Returns
         -------
@@ -848,8 +849,9 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # The witness (the candidate with the best bound) is replaced by the same object, because
-            # a plan file then stores the weights of the best plan and of the best bound once.
+            # The witness (the candidate with the best bound) is replaced by the same object,
+            # because a plan file then stores the weights of the best plan and of the best bound
+            # once.
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:
@@ -986,7 +988,8 @@ class TradeoffSearch:
 
         The iteration ends when `evaluate` raises StopIteration or TimeoutError.
         """
-        # The fixed-point step changes the logarithm of a weight by log(gain / cost) times this factor.
+        # The fixed-point step changes the logarithm of a weight by log(gain / cost) times this
+        # factor.
         step_size = 1.0 / self.goal.conjugate
         # the last accepted points, and the fixed-point step at each point
         points: list[Array] = []
@@ -1002,7 +1005,8 @@ class TradeoffSearch:
             if self._should_try_separate_weights(self.witness.bound - previous_bound):
                 self._try_separate_weights(self.best)
             if not math.isfinite(value) or value < accepted_value - MAX_LOG_SETBACK:
-                # The point is rejected.  Half, then a quarter, ... of the last accepted step is tried.
+                # The point is rejected.  Half, then a quarter, ... of the last accepted step is
+                # tried.
                 step_factor *= 0.5
                 x = self._clip_range(accepted_point + step_factor * accepted_step)
                 points, steps = [], []
@@ -1040,9 +1044,9 @@ class TradeoffSearch:
 
         Separate weights are one weight per query; the factored weight of a query is a product of
         vector entries.  Each step updates the separate weights by the variances of the last
-        candidate's strategies.  It then moves the factored weights: for every vector entry, the sum of
-        weight times variance over the queries with this entry approaches the same sum for separate
-        weights.  ``first`` is the first candidate.
+        candidate's strategies.  It then moves the factored weights: for every vector entry, the sum
+        of weight times variance over the queries with this entry approaches the same sum for
+        separate weights.  ``first`` is the first candidate.
         """
         self.tried_separate_weights, stalled_steps = True, 0
         if not SeparateWeights.fits(first.class_queries):

@@ -68,8 +68,8 @@ class Design:
     def arrays(self, schema: Schema) -> tuple[Array, ...]:
         """Return the design as a sequence of arrays for a plan file.
 
-        The first array is a header: ``origin``, number of components, ``full_tables`` as 0 or 1, and
-        a 1 if ``joint`` is true.  The following arrays are, for every component,
+        The first array is a header: ``origin``, number of components, ``full_tables`` as 0 or 1,
+        and a 1 if ``joint`` is true.  The following arrays are, for every component,
 
         - [share of the budget, number of factors of the strategy];
         - indices of the groups that the component answers;
@@ -283,8 +283,8 @@ def one_component(
 def dense_start_seconds(cells: int, queries: int) -> float:
     """Return the expected time of computing one dense strategy, in seconds, without search steps.
 
-    The first term is for eigenvalue problems of matrices of shape (cells, cells).  The second term is
-    for products of matrices of shapes (cells, rank) and (rank, rank).
+    The first term is for eigenvalue problems of matrices of shape (cells, cells).  The second term
+    is for products of matrices of shapes (cells, rank) and (rank, rank).
 
     >>> 5.0 < dense_start_seconds(2_000, 10_000) < 20.0
     True

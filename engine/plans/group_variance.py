@@ -28,8 +28,8 @@ from engine.plans.kronecker_rows import SLAB_ENTRIES
 from engine.plans.pareto_front import pareto_front
 from engine.residuals import Axes, digest
 
-# The search for a Pareto front of more than two features can compare every point with every point of
-# the front.  With at least this number of points, the search counts as slow.
+# The search for a Pareto front of more than two features can compare every point with every point
+# of the front.  With at least this number of points, the search counts as slow.
 MIN_SLOW_FRONT_POINTS = 20_000
 # A slow search is left out if at most this number of combinations of queries are compared instead.
 MAX_COMPARED_COMBINATIONS = 300_000_000

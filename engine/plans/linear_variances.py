@@ -41,9 +41,9 @@ MAX_EXPONENT = 60.0
 # A power with at most this many monomials is always expanded, because all groups with so few
 # monomials are evaluated together in one batch.
 MAX_BATCHED_MONOMIALS = 500
-# Each row of a table is divided by its largest entry.  Two columns count as equal if they then agree
-# in this number of decimals.  Equal variances that are computed in different coordinates have a
-# relative difference of about 1e-13.
+# Each row of a table is divided by its largest entry.  Two columns count as equal if they then
+# agree in this number of decimals.  Equal variances that are computed in different coordinates have
+# a relative difference of about 1e-13.
 EQUAL_DIGITS = 11
 # Columns of a table, shape (spaces, columns), and the weight of each column.
 WeightedColumns = tuple[Array, Array]
@@ -89,8 +89,8 @@ class LinearVariances:
     def extreme_columns(self) -> tuple[Array, ...]:
         """For each table, columns that suffice to find the largest variance.
 
-        Their shape is (spaces, columns).  For any noises, some query with the largest variance among
-        the queries with positive weight has only such columns.
+        Their shape is (spaces, columns).  For any noises, some query with the largest variance
+        among the queries with positive weight has only such columns.
         """
         return tuple(_maximal_columns(columns) for columns, _ in self.distinct_columns)
 
@@ -127,8 +127,8 @@ class LinearVariances:
         Returns
         -------
         total : the sum.
-        slopes : derivative of the sum with respect to ``noises``, multiplied by scale / power, shape
-            (spaces,).
+        slopes : derivative of the sum with respect to ``noises``, multiplied by scale / power,
+            shape (spaces,).
         """
         scaled = noises / scale
         if self.expands(power):

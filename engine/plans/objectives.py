@@ -260,8 +260,8 @@ def _space_roles(
     """Return index of a group -> (role, residual space) pairs for the spaces of the group.
 
     Two spaces have equal role numbers if their attributes have the same roles in their groups (see
-    `_roles`): in the same order if ``ordered`` is True, in any order if it is False.  Groups without
-    weight, and groups that public tables answer completely, are left out.
+    `_roles`): in the same order if ``ordered`` is True, in any order if it is False.  Groups
+    without weight, and groups that public tables answer completely, are left out.
     """
     space_set = set(spaces)
     role_numbers: dict[Any, int] = {}
@@ -335,9 +335,9 @@ def _refined(
 def _roles(group: Group) -> list[Hashable]:
     """Return one role per attribute of a group.
 
-    Exchanging attributes with equal roles does not change the queries of the group.  The role is the
-    key of the attribute's query family and the position of the attribute in the family.  In a group
-    with query weights, the role is the position of the attribute in the group.
+    Exchanging attributes with equal roles does not change the queries of the group.  The role is
+    the key of the attribute's query family and the position of the attribute in the family.  In a
+    group with query weights, the role is the position of the attribute in the group.
     """
     # With query weights, exchanging two attributes would change the weights of queries.
     roles: list[Hashable] = list(range(len(group.attributes)))

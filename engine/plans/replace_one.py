@@ -44,7 +44,8 @@ BINS = 6
 # The best-first search computes at most about MAX_STEPS bounds, and fewer if there are many blocks.
 MAX_STEPS = 2_000
 # Approximate limit for the number of entries of a matrix of inner products of columns.  All bounds
-# of one best-first search together have at most as many entries, unless there are at most 20 bounds.
+# of one best-first search together have at most as many entries, unless there are at most 20
+# bounds.
 MAX_ENTRIES = 1 << 24
 # The costs of all pairs of cells are computed for at most this number of cells, if all blocks
 # together have at most MAX_ENTRIES inner products of columns.

@@ -104,8 +104,8 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
 
     Parameters
     ----------
-    axes : axes of the strategy's table that the marginal keeps; a cell of the marginal is a sum over
-        all other axes.
+    axes : axes of the strategy's table that the marginal keeps; a cell of the marginal is a sum
+        over all other axes.
 
     Returns
     -------

@@ -762,7 +762,8 @@ class VarianceBuilder:
         Parameters
         ----------
         part : query family of the queries.
-        inside : positions of the residual space's attributes in the list of the family's attributes.
+        inside : positions of the residual space's attributes in the list of the family's
+            attributes.
         names : names of the family's attributes.
 
         Returns

@@ -512,7 +512,8 @@ def mix_with_uniform(
     possible : mapping from attribute sets to masks of their possible cells; a set without an entry
         has no impossible cells.
     uniform : mapping from attribute sets to contrasts of the uniform distribution of one record on
-        the possible cells; empty if all cells are possible.  Sets without an entry have contrasts 0.
+        the possible cells; empty if all cells are possible.  Sets without an entry have contrasts
+        0.
     exact : attribute sets with public tables, which do not change.
     """
     # ``added_records`` is the number of uniformly distributed records that must be added to remove

@@ -206,7 +206,8 @@ def _precision_factor(
     ----------
     estimate : the measured residual; None if there is none, so that the factor is 1.
     value : precision times the residual that larger tables predict.
-    precision : precision of this prediction, in 1 / counts^2.  If it is 0 in a cell, the factor is 1.
+    precision : precision of this prediction, in 1 / counts^2.  If it is 0 in a cell, the factor is
+        1.
     """
     if estimate is None or not np.min(precision) > 0.0:
         return 1.0
@@ -311,8 +312,8 @@ def _triple_weights(
     if excess <= 0.0:
         return None
     i, j, k = (singles[a,] / total for a in axes)
-    # The true cells are assumed to differ from the model with variances that are proportional to the
-    # product of the one-way shares and that sum to the excess.
+    # The true cells are assumed to differ from the model with variances that are proportional to
+    # the product of the one-way shares and that sum to the excess.
     share_product = np.multiply.outer(np.multiply.outer(i, j), k)
     return np.asarray(1.0 / (estimate.variance + excess * share_product))
 

@@ -20,20 +20,20 @@ error of the table on A is the root of the sum of e_B^2 over all B inside A.
 
 **Optimum.**  Let sigma_B^2 be the variance of the noise of the residual on B, and c_B / sigma_B^2 its
 privacy cost.  Let u_B be the derivative of the mean error of all tables with respect to sigma_B^2.
-For sets B of two or more attributes, u_B is increased (`POOLING_GAIN`).  At the optimum, sigma_B^2 is
-proportional to sqrt(c_B / u_B).  Damped steps find variances that satisfy this rule.  A plan
+For sets B of two or more attributes, u_B is increased (`POOLING_GAIN`).  At the optimum, sigma_B^2
+is proportional to sqrt(c_B / u_B).  Damped steps find variances that satisfy this rule.  A plan
 minimises the weighted sum of the variances of all groups.  The group weights are chosen such that
 the derivatives of this sum are the u_B.
 
 **Small budgets.**  Publishing has to detect the signal of a residual in the noise.  With a small
 budget, it rarely detects a signal in residuals on two or more attributes.  Without a reference, the
-u_B of these residuals are therefore divided by 1 + (e / `ONE_WAY_ERROR`)^4.  Here e is the mean error
-of one-way tables without shrinkage if the whole budget is spent on them.
+u_B of these residuals are therefore divided by 1 + (e / `ONE_WAY_ERROR`)^4.  Here e is the mean
+error of one-way tables without shrinkage if the whole budget is spent on them.
 
 **Large budgets.**  Let s be the share of the budget for residuals on two or more attributes.  The
 larger s is, the less the predicted errors say about the differences between tables.  Each weight is
-therefore a geometric mean w^(1 - s^2 / 2) w_0^(s^2 / 2), where the prediction gives w and w_0 is the
-original weight.
+therefore a geometric mean w^(1 - s^2 / 2) w_0^(s^2 / 2), where the prediction gives w and w_0 is
+the original weight.
 """
 
 from __future__ import annotations

@@ -233,9 +233,9 @@ def shrink_table(
 
     Returns
     -------
-    Table in counts, shape (n_1, ..., n_k).  It is the reference itself in three cases: the attribute
-    set was not measured; ``expected_excess`` is negligible; ``expected_excess`` is not given, and the
-    noisy residual does not deviate significantly from the reference.
+    Table in counts, shape (n_1, ..., n_k).  It is the reference itself in three cases: the
+    attribute set was not measured; ``expected_excess`` is negligible; ``expected_excess`` is not
+    given, and the noisy residual does not deviate significantly from the reference.
 
     Notes
     -----

@@ -202,8 +202,8 @@ def _noise_excesses(
 
     The reference is the maximum-entropy table with the published margins, in counts.  The excess is
     the squared distance of the noisy residual from the residual of the reference, minus its
-    expectation for pure noise, in counts^2.  The margins are the published tables with one attribute
-    fewer.
+    expectation for pure noise, in counts^2.  The margins are the published tables with one
+    attribute fewer.
     """
     tables: dict[Axes, Array] = {}
     for axes in evidence.sets:

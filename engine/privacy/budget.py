@@ -347,8 +347,8 @@ class Budget:
 
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
-        Raises: BudgetError if epsilon is not finite or not above 0, if delta is not between 0 and 1,
-        or if the pcost would be smaller than every positive double.
+        Raises: BudgetError if epsilon is not finite or not above 0, if delta is not between 0 and
+        1, or if the pcost would be smaller than every positive double.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
         log_delta = math.log(delta)
@@ -381,8 +381,8 @@ class Budget:
         Its pcost is epsilon^2, rounded up, because epsilon-DP implies rho-zCDP with
         rho = epsilon^2 / 2.
         Source: Bun and Steinke 2016, proposition 4.
-        Raises: BudgetError unless epsilon is finite and above 0, and its square is a positive finite
-        double.
+        Raises: BudgetError unless epsilon is finite and above 0, and its square is a positive
+        finite double.
 
         >>> Budget.pure(2.0).pcost, Budget.pure(2.0).law
         (4.0, 'laplace')
@@ -528,9 +528,9 @@ class Budget:
             # the second sum is larger than the rounding error of the first
             return sum(terms) + 2.0**-49 * sum(abs(term) for term in terms)
 
-        # at the minimum rho t^2 = L - log(1 + t) with L = log(1/delta), so t is at most sqrt(L / rho)
-        # and at least min(sqrt(L / (2 rho)), L / 2); the grid of log t is wider than these bounds,
-        # and exp(690) is a finite double
+        # at the minimum rho t^2 = L - log(1 + t) with L = log(1/delta), so t is at most sqrt(L /
+        # rho) and at least min(sqrt(L / (2 rho)), L / 2); the grid of log t is wider than these
+        # bounds, and exp(690) is a finite double
         low, high = sorted(((math.log(log_inverse) - math.log(rho)) / 2, math.log(log_inverse)))
         grid = np.clip(np.linspace(low - 5, high + 5, 400), -690, 690)
         best = int(np.argmin([bound(log_t) for log_t in grid]))

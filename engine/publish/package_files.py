@@ -508,8 +508,8 @@ def rows_formula(strategy: Strategy) -> EntryRows | None:
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
     """Write the released integers and the strategies that they answer; return the paths.
 
-    If the plan and the integers do not determine the estimates (`integers_determine_estimates`), the
-    estimates are written instead.
+    If the plan and the integers do not determine the estimates (`integers_determine_estimates`),
+    the estimates are written instead.
     """
     if not integers_determine_estimates(measurement):
         return _write_estimates(measurement, folder)

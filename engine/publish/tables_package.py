@@ -1347,8 +1347,9 @@ class _WorkbookWriter:
     ) -> None:
         """Write the table ``frame`` from ``row`` on, with a filter.
 
-        ``names`` are the headings of the columns, ``counts`` the columns of ``frame`` with published
-        counts.  NaN becomes an empty cell, and an infinite number the text "inf" or "-inf".
+        ``names`` are the headings of the columns, ``counts`` the columns of ``frame`` with
+        published counts.  NaN becomes an empty cell, and an infinite number the text "inf" or
+        "-inf".
         """
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         are_texts = [column.dtype.kind not in "if" for column in columns]
@@ -1366,7 +1367,8 @@ class _WorkbookWriter:
                         sheet_row, k, value[:MAX_CELL_CHARS], self.indented if k else None
                     )
                 elif math.isinf(value):
-                    # Excel has no infinite numbers; a standard error is infinite without measurement
+                    # Excel has no infinite numbers; a standard error is infinite without
+                    # measurement
                     sheet.write_string(sheet_row, k, str(value))
                 elif not math.isnan(value):
                     sheet.write_number(sheet_row, k, value, formats[k])

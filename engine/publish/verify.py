@@ -104,8 +104,8 @@ def table_problems(
             f"{name} is not a file of a tables package"
             for name in sorted(present - expected.keys())
         ]
-        # The bytes of measurements.npz can differ for equal arrays.  `read_measurements` has checked
-        # the arrays.
+        # The bytes of measurements.npz can differ for equal arrays.  `read_measurements` has
+        # checked the arrays.
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
             try:

@@ -80,8 +80,8 @@ def without_values(
         is_memory_error = isinstance(error, MemoryError)
         error_type = type(error).__name__
         reason = explain(error)
-    # The errors are raised outside of the `except` block: inside, Python attaches the first exception
-    # to them, and its message can contain values.
+    # The errors are raised outside of the `except` block: inside, Python attaches the first
+    # exception to them, and its message can contain values.
     if is_memory_error:
         raise LimitExceeded(
             f"{what} needs more memory than is available; divide it into smaller row groups or"
@@ -135,8 +135,8 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     ----------
     available : names in the header of the records.
     names : names of the requested columns.
-    quote : False if `available` may be a record, as in a file without a header. If no requested name
-        is available, the message then quotes nothing from `available`.
+    quote : False if `available` may be a record, as in a file without a header. If no requested
+        name is available, the message then quotes nothing from `available`.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]

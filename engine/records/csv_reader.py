@@ -264,8 +264,8 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     buffers = _table_position(file, batch, 2) if has_compression else 0
     decompressed_bytes = 0
     for i in range(file.read("<I", buffers)[0] if buffers else 0):
-        # After their number (4 bytes), each buffer has an entry of 16 bytes: its offset in the body,
-        # and its size. A compressed buffer starts with its decompressed size.
+        # After their number (4 bytes), each buffer has an entry of 16 bytes: its offset in the
+        # body, and its size. A compressed buffer starts with its decompressed size.
         offset, size = file.read("<qq", buffers + 4 + 16 * i)
         if size >= 8:
             decompressed_bytes += max(0, file.read("<q", body + offset)[0])

@@ -327,8 +327,8 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
     column : column of an Ibis table.
     encoder : encoder of its attribute.
     distinct : function of a column and a number `limit` that fetches distinct values of the column:
-        all of them, or `limit` + 1 if there are more than `limit`. `code_of` calls it if values must
-        be encoded in this process.
+        all of them, or `limit` + 1 if there are more than `limit`. `code_of` calls it if values
+        must be encoded in this process.
 
     Raises
     ------

@@ -335,9 +335,9 @@ def count_marginals(
     -----
     A row is also refused if the schema declares its combination of values impossible.
 
-    Guarantee without a person column: each row is counted in one cell of every table or in no table,
-    and this depends only on the values of that row. Adding or removing one record therefore changes at
-    most one cell of each table, by one.
+    Guarantee without a person column: each row is counted in one cell of every table or in no
+    table, and this depends only on the values of that row. Adding or removing one record therefore
+    changes at most one cell of each table, by one.
     """
     options = RecordOptions(
         on_refused=on_refused,

@@ -591,9 +591,9 @@ class Archive:
         trace: TracebackType | None,
     ) -> None:
         self._opened.__exit__(None, None, None)
-        # A damaged file causes errors of many types, which are replaced by one message.  A PlanError,
-        # and errors of the engine that are no ValueError, such as LedgerError, are passed on.  Their
-        # messages explain what is wrong.
+        # A damaged file causes errors of many types, which are replaced by one message.  A
+        # PlanError, and errors of the engine that are no ValueError, such as LedgerError, are
+        # passed on.  Their messages explain what is wrong.
         if isinstance(error, Exception) and (
             not isinstance(error, EngineError)
             or (isinstance(error, ValueError) and not isinstance(error, PlanError))

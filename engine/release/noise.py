@@ -320,9 +320,9 @@ def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
 
     Notes
     -----
-    The proposal of a bin or of the tail is drawn if a random entry of a table selects it.  One entry
-    selects the tail.  Block ``level`` has the share 2^-(level + 1) of this entry and is 16 bins
-    wide, which is 2^-(level + 5) entries per bin width.
+    The proposal of a bin or of the tail is drawn if a random entry of a table selects it.  One
+    entry selects the tail.  Block ``level`` has the share 2^-(level + 1) of this entry and is 16
+    bins wide, which is 2^-(level + 5) entries per bin width.
     """
     level = 0
     while _random_bits(1, entropy=entropy):

@@ -1,9 +1,9 @@
 """Schema drafts from public records, and public tables as invariants.
 
 `draft_of_public` drafts one attribute per column of public records, such that every value of the
-column has a cell or is missing.  If this is not possible, it reports the reason.  After a check that
-every column can be read, it passes over the records twice: the first pass collects the distinct
-values, the second checks that the drafted attributes encode all rows.
+column has a cell or is missing.  If this is not possible, it reports the reason.  After a check
+that every column can be read, it passes over the records twice: the first pass collects the
+distinct values, the second checks that the drafted attributes encode all rows.
 
 `public_table` and `public_tables` read tables of exact counts that are public already.  They become
 the invariants of a schema.
@@ -134,7 +134,8 @@ def public_text(schema: Schema) -> str:
     for number, invariant in enumerate(schema.invariants):
         if number:
             text.write("\n")
-        # name of the count column: "exact", or "exact exact" and so on if an attribute has this name
+        # name of the count column: "exact", or "exact exact" and so on if an attribute has this
+        # name
         count_column = "exact"
         while count_column in schema:
             count_column += " exact"
@@ -305,8 +306,8 @@ class _Summary:
     labels : text of a value -> its number, or None if the value is not a number; at most
         ``MAX_LABELS + 1`` entries.
     kinds : kinds of values that occur (see `_kind`), as keys of a counter.
-    examples : kind -> a few texts of this kind; "points" has numbers such as 1.234, whose points may
-        separate thousands.
+    examples : kind -> a few texts of this kind; "points" has numbers such as 1.234, whose points
+        may separate thousands.
     reason : reason why no attribute can be drafted; "" if there is none so far.
     low, high : smallest and largest number.
     is_integer : whether all numbers are integers.

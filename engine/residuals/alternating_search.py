@@ -279,9 +279,9 @@ class AlternatingSearch:
     def _pinching_bound(self) -> float:
         """Return the lower bound from the pinching inequality.
 
-        The nuclear norm of a matrix is at least the sum of the nuclear norms of its diagonal blocks.
-        The bound requires a Gram with one term whose factors have axes in one set each.  All other
-        terms must consist of one factor on all axes.  For other Grams the result is 0.
+        The nuclear norm of a matrix is at least the sum of the nuclear norms of its diagonal
+        blocks. The bound requires a Gram with one term whose factors have axes in one set each.
+        All other terms must consist of one factor on all axes.  For other Grams the result is 0.
         """
         products = [t for t, factors in enumerate(self.coupled_factors) if not factors]
         coupled_terms = [

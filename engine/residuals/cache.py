@@ -158,8 +158,8 @@ class SolveCache:
     def numbers(self, key: str) -> tuple[Array | None, bool]:
         """Return the array that `keep_numbers` stored under a key, and whether it was in memory.
 
-        If the array was read from a file, the second value is False and only its checksum was verified.
-        If nothing is stored, the result is (None, False).
+        If the array was read from a file, the second value is False and only its checksum was
+        verified. If nothing is stored, the result is (None, False).
         """
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)

@@ -945,8 +945,8 @@ def wide_window_gram(part: Part, weights: Array | None = None) -> WindowGram | N
     """Return the windows of one width on one wide attribute, if they are solved without a matrix.
 
     The result is None if the part has other queries, if its attribute is narrow, if the windows are
-    wider than the share `MAX_WINDOW_SHARE` of the cells, or if ``weights`` (one weight per query) is
-    not None.
+    wider than the share `MAX_WINDOW_SHARE` of the cells, or if ``weights`` (one weight per query)
+    is not None.
     """
     family, n = part.family, part.sizes[0]
     if len(part.sizes) > 1 or weights is not None or not is_wide(n):
@@ -1357,9 +1357,9 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     """Return the weighted sum of residual Grams on the same axes.
 
     ``parts`` are pairs (weight, Gram).  If all Grams are stored as rows, and all rows together are
-    fewer than the coordinates, the sum is stored as rows.  The sum has no matrix if all Grams belong
-    to interval queries on one wide attribute, or all to areas of one hierarchy or the marginal.
-    Otherwise the sum is a dense matrix.
+    fewer than the coordinates, the sum is stored as rows.  The sum has no matrix if all Grams
+    belong to interval queries on one wide attribute, or all to areas of one hierarchy or the
+    marginal. Otherwise the sum is a dense matrix.
     """
     if (
         all(f.low_rank for _, f in parts)

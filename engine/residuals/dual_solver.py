@@ -540,7 +540,8 @@ class DualProblem:
             [n - 1 for n in self.sizes] + list(self.sizes)
         )
         # L_i = N_i^T - (N_i^T pi_i) 1^T.  By the chain rule, `traced` turns the derivative with
-        # respect to L into the one with respect to -N_i^T pi_i; the minus sign is in the factor -2 T.
+        # respect to L into the one with respect to -N_i^T pi_i; the minus sign is in the factor -2
+        # T.
         return (
             T * T,
             T * X_inverse,
@@ -655,8 +656,8 @@ class DualProblem:
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # H is ``root``.  The strategy rows are M^(-1/4) H, so their Gram is X = H^T M^(-1/2) H.  The
-            # symmetric root M^(-1/4) makes the rows a smooth function of the weights.
+            # H is ``root``.  The strategy rows are M^(-1/4) H, so their Gram is X = H^T M^(-1/2) H.
+            # The symmetric root M^(-1/4) makes the rows a smooth function of the weights.
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)

@@ -208,8 +208,8 @@ class IntervalSpace:
     def low_rank(self) -> tuple[Array, Array]:
         """Low-rank term U S U^T of the Gram in differences, as (U, S).
 
-        The shapes are (m, r) and (r, r), where r is 0, 1 or 2.  The Gram is a D^T D + tau I + U S U^T,
-        see the module's docstring.
+        The shapes are (m, r) and (r, r), where r is 0, 1 or 2.  The Gram is a D^T D + tau I + U S
+        U^T, see the module's docstring.
         """
         gram, ones = self.gram, np.ones(self.dimension)
         # differences z_k = q_k - q_(k+1) of the total q = (1, ..., 1): only the last one is not 0
@@ -811,8 +811,8 @@ class IntervalSolution(DualSolution):
         # has_start and has_end set their terms to 0.
         i, j = np.maximum(start, 0), np.minimum(end, m - 1)
         variances = np.zeros(len(end))
-        # The variance of a range with differences z is z^T Q^-1 z = sum_j w_j z^T Y_j z.  Y_j is the
-        # inverse of a tridiagonal matrix, minus a term of low rank, plus a rank-one term.
+        # The variance of a range with differences z is z^T Q^-1 z = sum_j w_j z^T Y_j z.  Y_j is
+        # the inverse of a tridiagonal matrix, minus a term of low rank, plus a rank-one term.
         g = None if self.space.whole else np.cumsum(self.dual)[:-1] - self.space.cumulative
         for sweep in _sweeps(self.space, self.dual):
             log_products = np.zeros_like(sweep.diagonal)
@@ -925,8 +925,8 @@ class IntervalSolution(DualSolution):
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
     """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
-    raised to this value, and then all are scaled to sum 1.
+    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean
+    are raised to this value, and then all are scaled to sum 1.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # Weights of an earlier solution are not scaled again, because this would change their last

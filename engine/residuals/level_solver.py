@@ -630,8 +630,8 @@ class LevelProblem:
         power_sum = float((numbers[-1] * powers) @ ratios)
         by_cost = powers / (power_sum * largest)
         total = float(numbers[-1] @ by_cost)
-        # The measurement of area a costs p_a pi(a)^2 in every cell, and p_a (1 - 2 pi(a)) more in the
-        # cells of a.  ``m`` is the sum of ``by_cost`` over the cells of an area.
+        # The measurement of area a costs p_a pi(a)^2 in every cell, and p_a (1 - 2 pi(a)) more in
+        # the cells of a.  ``m`` is the sum of ``by_cost`` over the cells of an area.
         gradient = []
         for p, by_error, m, pi, number in zip(
             precisions[1:],

@@ -1,8 +1,8 @@
 """Strategies that measure the areas of nested levels on one wide attribute, without matrices.
 
-The precisions p_a of the areas and the lower bound are those of `engine.residuals.level_solver`.  pi(a)
-is the sum of the center over area a.  The row of area a is sqrt(p_a) (1 - pi(a)) on the cells of a
-and -sqrt(p_a) pi(a) on all other cells: it measures sqrt(p_a) z(a) with noise of variance 1.
+The precisions p_a of the areas and the lower bound are those of `engine.residuals.level_solver`.
+pi(a) is the sum of the center over area a.  The row of area a is sqrt(p_a) (1 - pi(a)) on the cells
+of a and -sqrt(p_a) pi(a) on all other cells: it measures sqrt(p_a) z(a) with noise of variance 1.
 Answers and estimates take linear time.
 """
 

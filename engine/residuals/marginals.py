@@ -63,7 +63,8 @@ class MarginalStrategy(Strategy):
     def rounding_terms(self) -> int:
         # Answer k is ``one`` x_k (at most 4 roundings) plus ``others`` times a sum (at most n + 4
         # roundings).  The rounding errors that the count of one cell causes in all answers have a
-        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff.  The returned value is larger.
+        # Euclidean norm of at most 4 + 1.1 sqrt(n) units of roundoff.  The returned value is
+        # larger.
         return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property

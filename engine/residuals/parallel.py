@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import joblib
 
 
-# without a requested or configured number of workers, worker processes are used if the expected time
-# of the searches is longer than this, in seconds
+# without a requested or configured number of workers, worker processes are used if the expected
+# time of the searches is longer than this, in seconds
 MIN_PARALLEL_S = 2.0
 # time between two calls of the progress function, in seconds
 PROGRESS_INTERVAL_S = 0.1

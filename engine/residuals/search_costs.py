@@ -25,8 +25,8 @@ DENSE_PRODUCT_FLOPS = 4.5e10
 MAX_SYMMETRY_COORDINATES = 5_000
 # expected number of sweeps of an alternating search, for forecasts
 ALTERNATING_SWEEPS = 10
-# Largest number of singular directions that the pinching bound of `alternating_search` puts into one
-# block with the rows that couple axes.
+# Largest number of singular directions that the pinching bound of `alternating_search` puts into
+# one block with the rows that couple axes.
 MAX_COUPLED_DIRECTIONS = 600
 # measured time of a plan that is stopped before the first step of its search, relative to the
 # expected time to set up the search, for a Gram of low rank and for a Gram of full rank

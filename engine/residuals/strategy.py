@@ -36,8 +36,8 @@ from engine.residuals.basis import Axes, Space, basis
 from engine.residuals.operators import MIN_CHUNK_ROWS, ChunkedMatrix, PrecisionMatrix
 from engine.workload import Part
 
-# tolerance of the test that rows are in the span of a strategy's rows, relative to the largest entry
-# of the strategy's rows
+# tolerance of the test that rows are in the span of a strategy's rows, relative to the largest
+# entry of the strategy's rows
 SPAN_TOLERANCE = 1e-9
 # tolerance of the test that a matrix is orthogonal
 ORTHOGONALITY_TOLERANCE = 1e-5
@@ -343,8 +343,8 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
             *_product(scale, [(entry[0], undominated_tables[entry]) for entry in placed], order),
         )
     sizes = {name: len(values) for name, values in undominated.items()}
-    # `_eliminate` bounds the maximum of the sum of all tables.  A removal step may lower the maximum
-    # by the factor 1 + TIE_TOLERANCE; see `_undominated`.
+    # `_eliminate` bounds the maximum of the sum of all tables.  A removal step may lower the
+    # maximum by the factor 1 + TIE_TOLERANCE; see `_undominated`.
     return _eliminate(bounds, sizes, order) * (1.0 + TIE_TOLERANCE) ** removal_steps
 
 

@@ -32,8 +32,8 @@ FORMAT = "search/3"
 DEFAULT_OPTIONS = Options()
 # share of uniform weights that is mixed into initial weights from another search
 UNIFORM_SHARE = 1e-4
-# A search from given initial weights that makes no more progress is repeated from uniform weights if
-# its gap is more than this factor times the required gap.
+# A search from given initial weights that makes no more progress is repeated from uniform weights
+# if its gap is more than this factor times the required gap.
 MAX_GAP_RATIO = 100.0
 # On at least this number of cells, dual weights of interval queries are searched without matrices,
 # and one evaluation with matrices follows.  Both together are faster than a search with matrices.
@@ -204,8 +204,8 @@ class Search:
     def _interval_weights(self, options: Options) -> Array | None:
         """Return dual weights of the cells from a search in linear time, shape (cells,), sum 1.
 
-        This requires a search for the optimal strategy, and the Gram of interval queries of one kind
-        on at least `MIN_LINEAR_CELLS` cells.  Otherwise the result is None.
+        This requires a search for the optimal strategy, and the Gram of interval queries of one
+        kind on at least `MIN_LINEAR_CELLS` cells.  Otherwise the result is None.
         """
         gram = self.factor.interval_gram if isinstance(self.factor, DeferredFactor) else None
         if gram is None or gram.cells < MIN_LINEAR_CELLS or self.method != "optimal":

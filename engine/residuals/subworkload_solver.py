@@ -446,8 +446,8 @@ class SubworkloadSolver:
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
         Other interval queries, windows, and the marginal with a tuned center are solved without a
-        matrix by the method "optimal" only, and only if the weights in ``recorded`` do not come from
-        a search with a matrix.
+        matrix by the method "optimal" only, and only if the weights in ``recorded`` do not come
+        from a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
@@ -473,9 +473,9 @@ class SubworkloadSolver:
         """
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
-        # Grams of areas or of intervals that are equal up to scale and rounding errors have the same
-        # strategy and the same ``key``.  ``scale`` is the largest weight of such a Gram, and 1 for
-        # windows.  The squared error and the bound of a solution are proportional to ``scale``.
+        # Grams of areas or of intervals that are equal up to scale and rounding errors have the
+        # same strategy and the same ``key``.  ``scale`` is the largest weight of such a Gram, and 1
+        # for windows.  The squared error and the bound of a solution are proportional to ``scale``.
         key: Any
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight

@@ -3,8 +3,8 @@
 The network is that of `engine.residuals.window_solver`: a path of resistors, with a link from node
 k to node k + w for every window of w cells.  If the conductances are the same in reverse order, the
 elimination of the nodes from the right end is the mirror image of that from the left end.  So only
-the left half is eliminated, block by block, and the middle block is corrected for both halves.  Then
-the inverse of the Laplacian is computed for the left half, which takes half of the time.
+the left half is eliminated, block by block, and the middle block is corrected for both halves.
+Then the inverse of the Laplacian is computed for the left half, which takes half of the time.
 """
 
 from __future__ import annotations

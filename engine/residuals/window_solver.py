@@ -1,12 +1,13 @@
 """Optimal strategies for all windows of one width on a wide attribute, by block elimination.
 
 A window is an interval of exactly w consecutive cells of the n cells of a line.  As in
-`engine.residuals.interval_solver`, a query q is stored as its differences z_k = q_k - q_(k+1): there are
-m = n - 1 of them on a residual space, and m = n on the whole attribute, where q_(n+1) = 0.  A window
-has at most two differences that are not 0: +1 at its last cell and -1 at the cell before its first
-one.  So the Gram G of all windows is the Laplacian of a graph with one link from k to k + w per
-window.  With dual weights mu and K = C diag(mu) C^T as in `engine.residuals.interval_solver`, K^-1 is the
-Laplacian of a path of resistors with the conductances 1/mu_i, minus a term of rank one.
+`engine.residuals.interval_solver`, a query q is stored as its differences z_k = q_k - q_(k+1):
+there are m = n - 1 of them on a residual space, and m = n on the whole attribute, where q_(n+1) =
+0.  A window has at most two differences that are not 0: +1 at its last cell and -1 at the cell
+before its first one.  So the Gram G of all windows is the Laplacian of a graph with one link from k
+to k + w per window.  With dual weights mu and K = C diag(mu) C^T as in
+`engine.residuals.interval_solver`, K^-1 is the Laplacian of a path of resistors with the
+conductances 1/mu_i, minus a term of rank one.
 
 The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
 the total variance at privacy cost 1.  The precision of the differences is Q = G (K G)^(-1/2), and
@@ -28,7 +29,8 @@ so that a block has about 2 n/w nodes.  An evaluation takes O(m b^2) operations 
 for blocks of b nodes.  If the network is symmetric, and nodes are eliminated in their order,
 `engine.residuals.symmetric_network` computes the costs from its left half.
 
-The network and the elimination are our work; the quadrature is that of `engine.residuals.interval_solver`.
+The network and the elimination are our work; the quadrature is that of
+`engine.residuals.interval_solver`.
 """
 
 from __future__ import annotations
@@ -496,12 +498,12 @@ def _batches(
 ) -> Iterator[_Batch]:
     """Yield the inverse Laplacians for all quadrature nodes, in batches.
 
-    ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  ``source`` holds currents into
-    the nodes; None for those of the center.
+    ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  ``source`` holds currents
+    into the nodes; None for those of the center.
     """
-    # K^-1 is the Laplacian of a path with the conductances 1 / mu, minus a rank-one term, which comes
-    # from the center pi.  The currents are the differences of pi / mu, and ``sigma`` is the pivot of
-    # the rank-one term.
+    # K^-1 is the Laplacian of a path with the conductances 1 / mu, minus a rank-one term, which
+    # comes from the center pi.  The currents are the differences of pi / mu, and ``sigma`` is the
+    # pivot of the rank-one term.
     network = space.network
     nodes, weights = inverse_root_quadrature(*space.eigenvalue_range(mass), log_precision)
     ratio = space.pi / mass
@@ -597,8 +599,9 @@ class WindowSolution(DualSolution):
     def window_variances(self) -> Array:
         """Variance of every window, shape (windows,)."""
         # A window is the difference between its last node (``upper``) and the node before its first
-        # one (``lower``).  Before the scaling to sensitivity 1, its variance is sum_j w_j / s_j times
-        # the effective resistance between both nodes in network j, plus a term for the center.
+        # one (``lower``).  Before the scaling to sensitivity 1, its variance is sum_j w_j / s_j
+        # times the effective resistance between both nodes in network j, plus a term for the
+        # center.
         space, network = self.space, self.space.network
         lower = np.arange(-1, space.cells - space.gram.width)
         upper = lower + space.gram.width
@@ -638,8 +641,8 @@ class WindowSolution(DualSolution):
             period = np.concatenate([np.full(extra, 1.0 / extra), np.full(width - extra, -1.0)])
             period[extra:] /= width - extra
             return period[np.arange(n) % width]
-        # The nodes are the prefix sums of the cells.  ``covariances`` are those of the nodes with the
-        # total, which is the last node; differences of nodes are cells.
+        # The nodes are the prefix sums of the cells.  ``covariances`` are those of the nodes with
+        # the total, which is the last node; differences of nodes are cells.
         source, covariances = np.zeros(n), np.zeros(n)
         source[-1] = 1.0
         for batch in _batches(self.space, self.dual, source):
@@ -654,11 +657,11 @@ def evaluate(
 ) -> WindowSolution:
     """Return the solution that dual weights determine.
 
-    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean are
-    raised to this value, and all weights are scaled to sum 1.  Both steps are left out if the sum is
-    1 and no weight is below half of this value.  If the space is symmetric, every weight is averaged
-    with that of its mirror image.  ``log_precision`` is the negative natural logarithm of the
-    relative error of the costs.
+    ``weights`` have shape (n,) and any positive sum.  Weights below `MIN_SHARE` times their mean
+    are raised to this value, and all weights are scaled to sum 1.  Both steps are left out if the
+    sum is 1 and no weight is below half of this value.  If the space is symmetric, every weight is
+    averaged with that of its mirror image.  ``log_precision`` is the negative natural logarithm of
+    the relative error of the costs.
     """
     mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
     # Weights of an earlier solution are not scaled again, because this would change their last

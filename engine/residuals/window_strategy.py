@@ -1,13 +1,14 @@
 """Optimal strategies of windows on a residual space, as `Strategy`; matrices are formed when read.
 
-`engine.residuals.window_solver` computes dual weights, costs and variances without a matrix of shape
-(cells, cells).  Matrices are needed only to draw noise and to estimate queries.
+`engine.residuals.window_solver` computes dual weights, costs and variances without a matrix of
+shape (cells, cells).  Matrices are needed only to draw noise and to estimate queries.
 
-Let W be the windows as rows, minus their answers to the center, and let mu be the dual weights.  The
-covariance of the optimal estimates of the windows is proportional to R = (W diag(mu) W^T)^(1/2).  With
-the Cholesky factor L of R, the strategy rows are L^-1 W, and L times their answers are the estimated
-windows.  If mu and the center are symmetric, then R commutes with the reversal of the windows.  It is
-then divided into a block on symmetric vectors and a block on antisymmetric vectors.
+Let W be the windows as rows, minus their answers to the center, and let mu be the dual weights.
+The covariance of the optimal estimates of the windows is proportional to R = (W diag(mu)
+W^T)^(1/2).  With the Cholesky factor L of R, the strategy rows are L^-1 W, and L times their
+answers are the estimated windows.  If mu and the center are symmetric, then R commutes with the
+reversal of the windows.  It is then divided into a block on symmetric vectors and a block on
+antisymmetric vectors.
 
 The estimated windows determine a table of smallest norm in O(n) time.  The difference of two
 neighbouring windows is x_(k+w) - x_k.  So running sums over cells with equal remainders of the
@@ -293,8 +294,8 @@ class WindowMatrices(StrategyMatrices):
     def unmeasured(self) -> Array:
         """Orthonormal residual coordinates of the tables whose windows are all 0, as columns.
 
-        Shape (cells - 1, cells - 1 - rank).  These tables have the sum 0, are constant per remainder
-        of the division by the width, and have the sum 0 over a window.
+        Shape (cells - 1, cells - 1 - rank).  These tables have the sum 0, are constant per
+        remainder of the division by the width, and have the sum 0 over a window.
         """
         import scipy.linalg
 

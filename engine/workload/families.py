@@ -455,9 +455,9 @@ class Width(Intervals):
 class Areas(Family):
     """Base class of families with one query per area of some levels of a hierarchy.
 
-    A bound family has the field ``selection``: the hierarchy and the levels whose areas are queries.
-    Products, Gram matrices and quadratic forms are computed without the query matrix, from the index
-    of the area that contains each cell.
+    A bound family has the field ``selection``: the hierarchy and the levels whose areas are
+    queries. Products, Gram matrices and quadratic forms are computed without the query matrix, from
+    the index of the area that contains each cell.
     """
 
     selection: LevelSelection | None = field(default=None, init=False, repr=False)

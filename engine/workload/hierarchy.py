@@ -530,8 +530,8 @@ class CodeList(FrozenValue):
                 if len(stack) > MAX_LEVELS + 1:
                     raise _too_many_levels()
                 stack.append((_nested_entries(contents, quote_public(label)), len(codes) - 1))
-        # Areas can have equal labels. Cells with equal labels raise SchemaError, because the label of
-        # a cell is its code in the records.
+        # Areas can have equal labels. Cells with equal labels raise SchemaError, because the label
+        # of a cell is its code in the records.
         _positions([code for code, cell in zip(codes, is_cell, strict=True) if cell], ())
         parent_of_code = np.array(parents, dtype=np.int64)
         return _code_list(codes, codes, parent_of_code, [""] * len(codes), name, levels)
@@ -787,7 +787,8 @@ def _code_list(
 def _depths(codes: Sequence[str], parents: Index) -> Index:
     """Return the number of ancestors of each code, shape (codes,).
 
-    Raises SchemaError if the parents form a cycle, or a code has more than `MAX_LEVELS` + 2 ancestors.
+    Raises SchemaError if the parents form a cycle, or a code has more than `MAX_LEVELS` + 2
+    ancestors.
     """
     depth = np.where(parents < 0, 0, -1)  # -1 for codes of unknown depth
     # `MAX_LEVELS` counts neither a common root nor the cells, so a tree can be two levels deeper.

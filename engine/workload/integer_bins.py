@@ -106,8 +106,8 @@ def query_texts(
 def _integers(low: float, high: float, between: str, *, is_closed: bool) -> str:
     """Return a text such as "0–9" for the integers from ``low`` to ``high``.
 
-    ``is_closed`` is whether ``high`` itself is included. If ``low`` is negative, `IN_FILES` is used in
-    place of ``between``.
+    ``is_closed`` is whether ``high`` itself is included. If ``low`` is negative, `IN_FILES` is used
+    in place of ``between``.
     """
     last = high if is_closed else high - 1
     if low == last:

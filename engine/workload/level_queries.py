@@ -1,8 +1,8 @@
 """Queries of a group on the areas of one level of a hierarchy.
 
 A group has one query per combination of queries of its parts (factors of the query matrix), such as
-areas of a geography times age groups. Therefore the queries on the areas of one level are in general
-not consecutive in the group. `LevelQueries` returns their indices in the group.
+areas of a geography times age groups. Therefore the queries on the areas of one level are in
+general not consecutive in the group. `LevelQueries` returns their indices in the group.
 """
 
 from __future__ import annotations

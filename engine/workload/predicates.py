@@ -478,7 +478,8 @@ class _Evaluator:
         edges = np.array(attribute.edges)
         low, high = edges[:-1], edges[1:]
         # Each bin is tested at its smallest and largest values and at one value inside.
-        # ``below_high`` is the largest value below the upper edge; for an edge of 0 it is subnormal.
+        # ``below_high`` is the largest value below the upper edge; for an edge of 0 it is
+        # subnormal.
         with np.errstate(under="ignore"):
             below_high = np.maximum(low, high - 1) if attribute.integer else np.nextafter(high, low)
         # Only the last bin includes its upper edge.

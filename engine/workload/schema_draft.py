@@ -378,8 +378,8 @@ class _Column:
         with_meaning = [
             (code.strip(), meaning.strip()) for code, equals, meaning in pairs if equals
         ]
-        # Only on a line that starts with a range, such as "0-99; -9 = unknown", can some values have
-        # a code and others none.
+        # Only on a line that starts with a range, such as "0-99; -9 = unknown", can some values
+        # have a code and others none.
         starts_with_range = bool(pairs) and _RANGE.fullmatch(pairs[0][0].strip()) is not None
         problem = ""
         if 0 < len(with_meaning) < len(pairs) and not starts_with_range:

@@ -16,8 +16,8 @@ All other entries of a row are optional; hierarchies are JSON text. A row with a
 values is incomplete. Inside a label, | and backslash are written with a backslash before them, and
 so are a blank at the start or end of a label, and a comma in the only label of an attribute.
 
-A row without a type has labels if its values are separated by |, or are at least two words separated
-by commas. A word starts with a letter and is not a number.
+A row without a type has labels if its values are separated by |, or are at least two words
+separated by commas. A word starts with a letter and is not a number.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _entry(value: object) -> str:
 def _hierarchies_text(documents: Any, labels: Sequence[str] | None) -> str:
     """Return hierarchies as JSON text.
 
-    With labels, the areas of the cells are a mapping from label to area, so that a person can reorder
-    labels.
+    With labels, the areas of the cells are a mapping from label to area, so that a person can
+    reorder labels.
     """
     if labels is not None:
         documents = [
@@ -359,8 +359,8 @@ def _edges_example(text: str) -> str:
         if high - low < MAX_EXAMPLE_VALUES:
             values = " | ".join(str(number) for number in range(int(low), int(high) + 1))
             return f"{values} (one value each) or {listed} (one bin)"
-        # the last bin includes its upper edge, so that a last edge ``high`` would put the two largest
-        # integers into one bin
+        # the last bin includes its upper edge, so that a last edge ``high`` would put the two
+        # largest integers into one bin
         high += 1.0
     bins = f"{shortest_text(low)}:{shortest_text(high)}:{step or 1}"
     return f"{bins} (bins of width {step or 1}) or {listed} (one bin)"

@@ -68,8 +68,8 @@ def only_difference(text: str, candidates: Iterable[str]) -> tuple[str, str] | N
     """Return a candidate that differs from a text only in details, and the kind of the difference.
 
     Details are blanks, invisible characters, case, accents and leading zeros. The kind is a phrase
-    such as "leading zeros". The result is None if there is no such candidate. A candidate that equals
-    the text is ignored.
+    such as "leading zeros". The result is None if there is no such candidate. A candidate that
+    equals the text is ignored.
 
     >>> only_difference("0101", ["101", "102"]), only_difference("León", ["Leon"]), only_difference("x", ["y"])
     (('101', 'leading zeros'), ('Leon', 'accents'), None)

@@ -937,8 +937,8 @@ def sql_readings(
 ) -> list[tuple[str, str]]:
     """Return the conditions in SQL statements with their interpretations on the cells.
 
-    Each entry is a pair of texts: the condition in SQL, and the predicate to which it is translated.
-    Long texts are shortened.
+    Each entry is a pair of texts: the condition in SQL, and the predicate to which it is
+    translated. Long texts are shortened.
 
     The parameters and errors are those of `workload_from_sql`.
 

@@ -504,7 +504,8 @@ class Workload(FrozenValue):
                 all_groups = list(map(_with_family_weights, all_groups))
             elif len(set(ways)) == len(ways):
                 # The classes of equal groups are computed from the kinds of attributes, which is
-                # faster than comparing 100,000 groups.  Attributes with equal parts are of one kind.
+                # faster than comparing 100,000 groups.  Attributes with equal parts are of one
+                # kind.
                 numbers: dict[Any, int] = {}
                 kinds = [numbers.setdefault(p.key, len(numbers)) for p in fitted.values()]
                 workload = cls(schema, tuple(all_groups))

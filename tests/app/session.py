@@ -85,8 +85,8 @@ class Session:
     def set(self, **values: Any) -> Session:
         """Set fields and run the page.
 
-        If a field is not on the page yet, the page is first run with the fields that are already set,
-        because these fields can make it appear.
+        If a field is not on the page yet, the page is first run with the fields that are already
+        set, because these fields can make it appear.
         """
         waiting = False
         for key, value in values.items():

@@ -9,7 +9,7 @@ and the false alarms of the test,
 
     mu >= Phi^-1(lower bound of power) - Phi^-1(upper bound of false alarms),        rho >= mu^2 / 2.
 
-The bound exceeds the stated rho in at most one of a thousand audits of a correct release.  (The grid
-of the noise is so fine that the audit cannot detect it.)  For releases with a planted bug, the bound
-must exceed the stated rho.
+The bound exceeds the stated rho in at most one of a thousand audits of a correct release.  (The
+grid of the noise is so fine that the audit cannot detect it.)  For releases with a planted bug, the
+bound must exceed the stated rho.
 """

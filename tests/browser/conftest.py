@@ -55,8 +55,8 @@ CEILING = 1000 * waiting.CEILING  # milliseconds
 POLLING = 30  # milliseconds
 expect.set_options(timeout=CEILING)
 # Counts changes of the page, and requested and finished script runs from WebSocket messages (by the
-# field numbers of BackMsg and ForwardMsg). `waiting` is true if the page runs again on its own when a
-# job ends: its last whole run, which begins with the message `navigation`, sent `auto_rerun`.
+# field numbers of BackMsg and ForwardMsg). `waiting` is true if the page runs again on its own when
+# a job ends: its last whole run, which begins with the message `navigation`, sent `auto_rerun`.
 COUNT_RUNS = """(() => {
   if (window.top !== window || window.watched) return;
   const seen = window.watched = {

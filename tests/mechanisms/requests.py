@@ -142,7 +142,8 @@ def pairwise_design():
     The case number is an index of `CASES`.  Every label of `kind_of` occurs with every shape, every
     case with every setting, and every shape with every setting.
     """
-    # ``covered`` counts the rows with each case, and with each pair of a setting and a case or shape
+    # ``covered`` counts the rows with each case, and with each pair of a setting and a case or
+    # shape
     cases_of_kind, rows, covered = {}, [], Counter()
 
     def add_row(case, shape, setting):

@@ -76,8 +76,8 @@ def split_matrix(sizes, centers, complements):
     T = np.ones((1, 1))
     for n, pi in zip(sizes, centers, strict=True):
         T = np.kron(T, np.hstack([np.full((n, 1), 1 / n) if pi is None else pi[:, None], basis(n)]))
-    # ``index`` has the position of a column of T by its factors: 0 is the center of an attribute, and
-    # k > 0 is its residual coordinate k - 1.
+    # ``index`` has the position of a column of T by its factors: 0 is the center of an attribute,
+    # and k > 0 is its residual coordinate k - 1.
     index = np.arange(T.shape[1]).reshape(sizes)
     U = np.eye(T.shape[1])
     total = (0,) * len(sizes)

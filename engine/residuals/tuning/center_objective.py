@@ -87,7 +87,8 @@ from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-# relative RMSE gap of searches for windows on residual spaces; the gap that plans require by default
+# relative RMSE gap of searches for windows on residual spaces; the gap that plans require by
+# default
 WINDOW_GAP = 1e-6
 # if there is no time limit, searches whose steps take longer than this are left out, in seconds
 MAX_STEP_S = 0.25
@@ -329,7 +330,8 @@ class Evaluation:
         L, by_gram, by_center = self.problem.dual(kind, gram, centers)
         by_L = 0.5 * kind.count / math.sqrt(L)
         # The derivative of L with respect to the coefficient of a term is the inner product of
-        # dL/dGram and the Kronecker product of the term.  Dual weights are fixed (envelope theorem).
+        # dL/dGram and the Kronecker product of the term.  Dual weights are fixed (envelope
+        # theorem).
         by_coefficient = {f: float(np.sum(products[f].dense() * by_gram)) for f in coefficients}
         self._add_by_centers(kind.roles, by_center, by_L)
         for factors, coefficient in coefficients.items():
@@ -604,8 +606,8 @@ class CenterProblem:
     ----------
     workload : query groups, each with one weight for all its queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    allowance : limits of memory and time.  Groups with a part that exceeds a limit are left out of S,
-        and attributes that occur only in such groups keep uniform centers.
+    allowance : limits of memory and time.  Groups with a part that exceeds a limit are left out of
+        S, and attributes that occur only in such groups keep uniform centers.
     solves_windows : whether wide attributes that have only windows of one width are solved without
         a matrix.  The gradient search needs their matrices.
     """
@@ -966,8 +968,8 @@ class CenterProblem:
         recent = recent_weights()
         if space.key in recent:
             self._last_weights.setdefault(key, recent[space.key])
-        # The plan starts its search on a residual space at these weights.  A search that starts near
-        # the optimum needs about as many steps as one that starts far from it.
+        # The plan starts its search on a residual space at these weights.  A search that starts
+        # near the optimum needs about as many steps as one that starts far from it.
         gap = self.options.gap if space.whole else min(self.options.gap, WINDOW_GAP)
         solution = self._solve(solve_windows, key, space, gap)
         recent[space.key] = solution.dual
@@ -1049,8 +1051,8 @@ class CenterProblem:
                 return evaluate_windows(windows, np.ones(n)).total_center()
             solution = self._solve_windows(("whole", role), windows)
             if solution.evaluations > 1:
-                # The weights and the center have changed.  The new weights are also near the optimum
-                # for the residual space of the new center.
+                # The weights and the center have changed.  The new weights are also near the
+                # optimum for the residual space of the new center.
                 self._last_weights[inside] = solution.dual
             return solution.total_center()
         factor = Factor(sizes=(n,), matrix=self.gram(self.projections[inside].part) + c)

@@ -160,8 +160,8 @@ def can_tune(workload: Workload) -> bool:
         any(workload.groups[i].weight > 0 for i in group_class.numbers)
         for group_class in workload.group_classes
     ]
-    # the first group of every class of groups on pairs of attributes, if some group of the class has
-    # positive weight
+    # the first group of every class of groups on pairs of attributes, if some group of the class
+    # has positive weight
     on_pairs = [g for g in itertools.compress(firsts, has_weight) if len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in on_pairs):
         return False
@@ -431,7 +431,8 @@ class ComplementProblem:
             if not groups and not pair_counts:
                 continue
             n = self.workload.schema[name].size
-            # attributes of one class share their parameters, so that the search has fewer parameters
+            # attributes of one class share their parameters, so that the search has fewer
+            # parameters
             kind_key = (
                 n,
                 frozenset(Counter((g.key, g.weight) for g in groups).items()),
@@ -550,8 +551,8 @@ class ComplementProblem:
                 # A product of two cosines is odd if one of them is odd and the other is even.
                 is_odd = np.add.outer(*(np.arange(1, n) % 2 for n in kind.sizes)).ravel() % 2 == 1
                 Z = (kind.pair_basis @ values[name]).reshape(len(is_odd), -1)
-                # Parameters that couple an odd coordinate to an even one are set to 0.  The total is
-                # even.
+                # Parameters that couple an odd coordinate to an even one are set to 0.  The total
+                # is even.
                 if name[0] == "Y":
                     is_odd_on_attribute = np.arange(1, kind.sizes[name[2]]) % 2 == 1
                     Z[is_odd[:, None] != is_odd_on_attribute] = 0.0
@@ -709,8 +710,8 @@ def tuned_complements(
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
     """Search for centers and complements with a small error S.
 
-    S is the RMSE for strategies that are not quite optimal.  So the caller compares the error of the
-    plan with that of uniform centers.
+    S is the RMSE for strategies that are not quite optimal.  So the caller compares the error of
+    the plan with that of uniform centers.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Job queue: one job per key for all sessions, one worker per core.
 
-The sessions that wait for a job are its holders. When the last holder leaves, the job is stopped, as
-far as `start` allows, and is removed with its files at its end. The status of a job is one immutable
-value, so that the state "done" and the result are always set together. This module does not import
-Streamlit, because workers import it.
+The sessions that wait for a job are its holders. When the last holder leaves, the job is stopped,
+as far as `start` allows, and is removed with its files at its end. The status of a job is one
+immutable value, so that the state "done" and the result are always set together. This module does
+not import Streamlit, because workers import it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Content of a lesson: text, interactive picture, questions, instructor notes.
 
-To add a lesson, write a module ``lesson_NN_name`` with a `Lesson` and list it in ``LESSONS`` of this package.
+To add a lesson, write a module ``lesson_NN_name`` with a `Lesson` and list it in ``LESSONS`` of
+this package.
 """
 
 from __future__ import annotations

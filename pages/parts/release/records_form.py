@@ -42,7 +42,8 @@ ENCODINGS = {
     "shift_jis": "Shift JIS",
     "gb18030": "GB 18030",
 }
-# Maps RECORDS, COUNTED and IGNORED to answers to the question: is there a column of counts or weights?
+# Maps RECORDS, COUNTED and IGNORED to answers to the question: is there a column of counts or
+# weights?
 ROWS_ARE = {
     RECORDS: "No",
     COUNTED: "Yes, counts of records",

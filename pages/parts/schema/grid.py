@@ -99,8 +99,8 @@ def schema_of_rows(
     -------
     new_schema : schema of the rows; None if no row yields an attribute.
     incomplete : rows that have a name but no values.
-    error : error of the first invalid row, which also lists the other invalid rows; None if all rows
-        are valid.
+    error : error of the first invalid row, which also lists the other invalid rows; None if all
+        rows are valid.
 
     Raises
     ------

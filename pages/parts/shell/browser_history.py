@@ -60,8 +60,8 @@ SCRIPT = """<script>
 # The title of a page is at the height of Streamlit's toolbar, on a phone below it. The toolbar is
 # transparent, and clicks between its buttons reach the page below. The selector #root gives these
 # rules precedence over those of Streamlit. The tint of a chosen pill is removed, because its text
-# has too little contrast on the tint in the dark theme. The list of file formats is wrapped, because
-# Streamlit would cut it.
+# has too little contrast on the tint in the dark theme. The list of file formats is wrapped,
+# because Streamlit would cut it.
 STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
