@@ -501,7 +501,7 @@ def test_areas_beside_other_queries_are_refused_with_a_remedy(other, monkeypatch
         other = Custom(np.random.default_rng(0).random((3, CELLS)))
     workload = Workload(Schema([county])).add("county", Levels(["state", "county"]))
     workload = workload.add("county", other)
-    with pytest.raises(LimitExceeded, match=r"at most 10 remain.*residualplanner"):
+    with pytest.raises(LimitExceeded, match=r"at most 10 cells.*residualplanner"):
         plan_of(workload, "querysmasher")
     assert plan_of(workload, "residualplanner").rmse > 0.0
 

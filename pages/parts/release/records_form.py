@@ -150,7 +150,7 @@ class Source:
     @property
     def changed(self) -> int:
         """Modification time of the file on the server in ns; 0 for other kinds of sources."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # ValueError for a path with a null byte
             return Path(self.path.strip()).stat().st_mtime_ns if self.path.strip() else 0
         return 0
 
