@@ -110,7 +110,7 @@ def choose_file(plan: Plan) -> str:
         plan,
         "" if status is None else status.dataset,
         source,
-        checks_now=release_form.is_small_upload,
+        checks_now=release_form.is_small_upload(source),
     )
     wizard.next_button(PAYER, key=STEP, reason=source.problem(plan.schema) or source.unreadable)
     return code(plan, source)

@@ -701,6 +701,10 @@ class Ledger:
         """
         return secret(self.path, purpose)
 
+    def public_key(self) -> str:
+        """Return the Ed25519 public key of the signatures of this ledger, as hexadecimal text."""
+        return self.sign(b"")[0]
+
     def sign(self, content: bytes) -> tuple[str, str]:
         """Sign a content with the key of this ledger.
 

@@ -283,8 +283,8 @@ def write_package(
         files[0].write_text(plan.to_json(), encoding="utf-8")
         files[1].write_text(CHECK, encoding="utf-8")
         files.append(folder / README)
-        is_signed = ledger is not None and not measurement.rehearsal
-        public_key = ledger.sign(b"")[0] if ledger is not None and is_signed else None
+        signing_ledger = None if measurement.rehearsal else ledger
+        public_key = None if signing_ledger is None else signing_ledger.public_key()
         readme_text = readme(
             measurement,
             confidence,
@@ -326,8 +326,8 @@ def write_package(
         text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
         files.append(folder / CERTIFICATE)
         files[-1].write_bytes(text)
-        if ledger is not None and is_signed:
-            public, signature = ledger.sign(text)
+        if signing_ledger is not None:
+            public, signature = signing_ledger.sign(text)
             files.append(folder / SIGNATURE)
             signed = {
                 "algorithm": "Ed25519",
@@ -340,7 +340,7 @@ def write_package(
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in files:
                 archive.write(file, file.relative_to(folder).as_posix())
-    report_progress(1.0, "Files are complete")
+    report_progress(1.0, "The file is complete")
     return Path(path)
 
 

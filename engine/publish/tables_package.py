@@ -601,7 +601,7 @@ def write_tables(
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in members:
                 archive.write(member, member.name)
-    report_progress(1.0, "Files are complete")
+    report_progress(1.0, "The file is complete")
     return Path(path)
 
 
@@ -664,9 +664,11 @@ def tables_files(
                 cell_tables.append((name, group.attributes))
             if _has_crosstab(group):
                 files.append(folder / f"{name}_crosstab.csv")
-                text = csv_text(crosstab(frame, group, workload.schema))
+                crossed = crosstab(workload.schema, group, frame["published"])
+                if "status" in frame:
+                    crossed.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
                 # Excel detects the encoding by the byte order mark
-                files[-1].write_text(text, encoding="utf-8-sig")
+                files[-1].write_text(csv_text(crossed), encoding="utf-8-sig")
     how, fit = _how(uncertainty, rule, confidence), uncertainty.published.fit
     for file, text in (
         ("README.md", _readme(uncertainty, entries, confidence)),
@@ -808,57 +810,43 @@ def labelled_rows(
     return frame
 
 
-def labels_of(attribute: Attribute) -> list[str]:
-    """Return the labels of all cells of an attribute, with bins of integers such as "0 to 9"."""
-    return [cell_text(attribute, cell, IN_FILES) for cell in range(attribute.size)]
+def labels_of(attribute: Attribute, between: str = IN_FILES) -> list[str]:
+    """Return the labels of all cells of an attribute, with bins of integers such as "0 to 9".
 
-
-def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
-    """Return the published counts of two attributes as a crosstab; suppressed counts are NaN.
-
-    Rows are the cells of the first attribute of the group, columns those of the second one, after a
-    column of row labels.  ``frame`` is the result of `labelled_rows`.  If it has the column
-    ``status``, the first column of the crosstab marks the rehearsal.
+    ``between`` is the text between the first and the last integer of a bin.
     """
-    import pandas as pd
-
-    row_attribute, column_attribute = (schema[name] for name in group.attributes)
-    values = frame["published"].to_numpy().reshape(row_attribute.size, column_attribute.size)
-    head = f"{row_attribute.name} \\ {column_attribute.name}"
-    column_labels = labels_of(column_attribute)
-    rows = pd.DataFrame({label: values[:, i] for i, label in enumerate(column_labels)})
-    row_labels = labels_of(row_attribute)
-    rows.insert(0, head, row_labels, allow_duplicates=True)
-    if "status" in frame:
-        rows.insert(0, REHEARSAL_MARK, "REHEARSAL", allow_duplicates=True)
-    return rows
+    return [cell_text(attribute, cell, between) for cell in range(attribute.size)]
 
 
-def long_crosstab(
-    schema: Schema, group: Group, numbers: npt.ArrayLike, *, between: str = IN_FILES
+def crosstab(
+    schema: Schema,
+    group: Group,
+    numbers: npt.ArrayLike,
+    *,
+    between: str = IN_FILES,
+    is_tall: bool = False,
 ) -> pd.DataFrame:
     """Return the numbers of all cells of two attributes as a cross table.
 
-    The attribute with more cells is in the rows. The first column has the labels of the rows; its
-    name has the names of both attributes, separated by a backslash.
+    Rows are the cells of the first attribute of the group, columns those of the second one.  Before
+    them is a column of row labels, whose name has the names of both attributes, separated by a
+    backslash.
 
     Parameters
     ----------
-    numbers : one number per cell; the last attribute of the group changes fastest.
+    numbers : one number per cell; the second attribute changes fastest.
     between : text between the first and the last integer of a bin.
+    is_tall : whether the rows are those of the attribute with more cells instead.
     """
     import pandas as pd
 
-    attributes = [schema[name] for name in group.attributes]
-    table = np.asarray(numbers).reshape([attribute.size for attribute in attributes])
-    if attributes[0].size < attributes[1].size:
-        attributes, table = attributes[::-1], table.T
-    row_labels, column_labels = (
-        [cell_text(attribute, cell, between) for cell in range(attribute.size)]
-        for attribute in attributes
-    )
-    frame = pd.DataFrame(table, columns=column_labels)
-    frame.insert(0, f"{attributes[0].name} \\ {attributes[1].name}", row_labels)
+    rows, columns = (schema[name] for name in group.attributes)
+    table = np.asarray(numbers).reshape(rows.size, columns.size)
+    if is_tall and rows.size < columns.size:
+        rows, columns, table = columns, rows, table.T
+    frame = pd.DataFrame(table, columns=labels_of(columns, between))
+    head = f"{rows.name} \\ {columns.name}"
+    frame.insert(0, head, labels_of(rows, between), allow_duplicates=True)
     return frame
 
 
@@ -1154,7 +1142,7 @@ def write_workbook(
             book.codebook()
         finally:
             book.close()
-        report_progress(1.0, "Files are complete")
+        report_progress(1.0, "The file is complete")
     return Path(path)
 
 
@@ -1293,7 +1281,7 @@ class _WorkbookWriter:
         ``frame`` is the result of `labelled_rows` for the group.
         """
         group = self.measurement.plan.workload.groups[number]
-        crossed = crosstab(frame.drop(columns="status", errors="ignore"), group, self.schema)
+        crossed = crosstab(self.schema, group, frame["published"])
         if crossed.shape[1] > MAX_SHEET_COLUMNS:
             return
         down, across = group.attributes

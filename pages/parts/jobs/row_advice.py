@@ -26,12 +26,15 @@ def keep_rows_advice(schema: Schema, reasons: Mapping[str, Mapping[str, int]]) -
     ``reasons`` maps each column to the reasons why rows were dropped and their numbers of rows.
     Names in double curved quotation marks are columns of the grid on the page Schema.
     """
-    columns: dict[str, list[str]] = {}
+    columns_by_remedy: dict[str, list[str]] = {}
     for column, rows_by_reason in reasons.items():
         for reason in rows_by_reason:
-            remedies = columns.setdefault(_remedy(schema, column, reason), [])
-            remedies.append(column)
-    return [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in columns.items()]
+            columns = columns_by_remedy.setdefault(_remedy(schema, column, reason), [])
+            columns.append(column)
+    return [
+        f"{', '.join(dict.fromkeys(columns))}: {remedy}"
+        for remedy, columns in columns_by_remedy.items()
+    ]
 
 
 def _remedy(schema: Schema, column: str, reason: str) -> str:

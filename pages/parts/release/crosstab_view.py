@@ -7,9 +7,9 @@ from typing import Any
 
 import streamlit as st
 
-from engine.publish.tables_package import is_cells, long_crosstab
+from engine.publish.tables_package import crosstab, is_cells
 from engine.workload import Group, Schema
-from engine.workload.integer_bins import IN_FILES, ON_SCREEN
+from engine.workload.integer_bins import ON_SCREEN
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 
@@ -43,7 +43,7 @@ def draw(
         if not fold.open:
             return
         numbers = values()
-        frame = long_crosstab(schema, group, numbers, between=ON_SCREEN)
+        frame = crosstab(schema, group, numbers, between=ON_SCREEN, is_tall=True)
         rows, _, columns = str(frame.columns[0]).partition(" \\ ")
         text = f"Rows: {rows}; columns: {columns}. Numbers: {meaning}."
         st.caption(escape_markdown(text))
@@ -60,5 +60,5 @@ def draw(
             key=f"{key}_crosstab_data",
         )
         figure_view.downloads(
-            lambda: long_crosstab(schema, group, numbers, between=IN_FILES), name=f"{name}_crosstab"
+            lambda: crosstab(schema, group, numbers, is_tall=True), name=f"{name}_crosstab"
         )

@@ -111,7 +111,7 @@ def _registered_text(book: Ledger, is_new_ledger: bool) -> str:
     total = budgets.amount(status.total, status.definition)
     if not is_new_ledger:
         return f"Registered the dataset {status.dataset} with a total of {total}."
-    fingerprint = key_fingerprint(book.sign(b"")[0])
+    fingerprint = key_fingerprint(book.public_key())
     return (
         f"Created the ledger {book.path.name} with the dataset {status.dataset}, whose total is"
         f" {total}. The ledger signs packages with the key of the fingerprint {fingerprint}; keep"

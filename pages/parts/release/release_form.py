@@ -142,13 +142,12 @@ def check(
     dataset: str,
     source: Source,
     *,
-    checks_now: Callable[[Source], bool] = lambda source: False,
+    checks_now: bool = False,
 ) -> None:
     """Draw the button that checks the records, and the result, which only the curator may see.
 
     If there is a ledger ``book``, the check also reports releases of the same records that were
-    charged to other datasets. ``checks_now`` returns whether the check of these records starts
-    without a click.
+    charged to other datasets. With ``checks_now``, the check starts without a click.
     """
     ledger = "" if book is None else str(book.path)
     job = _check_job(book, plan, dataset, source)
@@ -163,7 +162,7 @@ def check(
         key="check_records",
         disabled=bool(source.problem(plan.schema)),
     )
-    if checks_now(source) and not source.problem(plan.schema) and job_queue.find(job) is None:
+    if checks_now and not source.problem(plan.schema) and job_queue.find(job) is None:
         start_check(job, ledger, plan, dataset, source)
     show_deferred_error("check")
     finished_job = job_widget.job(job, label="Check")

@@ -48,9 +48,9 @@ DONE = "✅"  # icon of a completed step in the navigation
 PLAN_IN_LESSON = "plan_in_lesson"
 # session state key, after an invalid edit of the schema: version of the request, rows of the grid
 REJECTED_EDIT = "schema_rejected"
+NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 # session state keys: `RequestState.key` of the last request that was released, and of the last one
 # whose errors Preview has shown
-NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 RELEASED, PREVIEWED = "released_request", "previewed_request"
 # True while `start` draws a page inside the layout
 _DRAWN: ContextVar[bool] = ContextVar("drawn", default=False)

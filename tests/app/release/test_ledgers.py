@@ -41,7 +41,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert Ledger(place).status("a").total == 0.5
     assert "Release now?" in session.text()  # the next step opens
     assert "Created the ledger new.ledger with the dataset a, whose total is" in session.text()
-    assert key_fingerprint(Ledger(place).sign(b"")[0]) in session.text()
+    assert key_fingerprint(Ledger(place).public_key()) in session.text()
     assert f"{SUM_NOTE} The bar shows privacy costs." in session.text()
     assert SUM_NOTE not in session.set(budget_unit="rho").text()
     session.set(budget_unit="epsilon, delta").set(step=PAYER)

@@ -150,7 +150,7 @@ def test_download_shows_signer_and_receipt(ledger: Ledger) -> None:
     session = open_release(ledger).set(confirmation="survey").press("release")
     wait(session).set(release_result_view="Download")
     (spend,) = (row for row in Ledger(ledger.path).rows() if row.kind == "spend")
-    public_key = ledger.sign(b"")[0]
+    public_key = ledger.public_key()
     text = session.text()
     assert key_fingerprint(public_key) in text
     assert f"ledger row {spend.seq}, hash `{spend.hash}`" in text
