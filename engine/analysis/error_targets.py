@@ -580,7 +580,8 @@ def _next_log_factor(
     if math.isinf(lower[0]) or math.isinf(upper[0]):
         # Without locked targets the required pcost is proportional to factor^-2, so the log factor
         # changes by half the excess.  With locked targets the factor changes the required pcost
-        # less, so the steps double until the solution is between two trials.
+        # less, so the steps double until the solution is between two trials.  Adding the tolerance
+        # lets a step pass the solution.
         excess = current[1] + math.copysign(MAX_UNUSED_SHARE, current[1])
         return current[0] + excess / 2.0 * 2.0**step
     # Every fourth step is a bisection, because regula falsi may move only one end of the bracket.

@@ -149,7 +149,7 @@ def losses(first: Plan, second: Plan) -> Losses:
 
 
 def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, float, int]:
-    """Compare the standard errors of a group's queries under two plans.
+    """Compare the standard errors of a group's queries, or of a sample of them, under two plans.
 
     Returns
     -------

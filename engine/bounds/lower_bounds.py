@@ -814,7 +814,8 @@ def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple
             best = (value, roots)
         if planning_time() > deadline:
             raise _DeadlineError
-        # the chain rule from the roots |x| / length to x
+        # The chain rule from the roots |x| / length to x.  The derivative has no component along
+        # the roots, so the derivative of the length adds nothing.
         by_absolute_x = [
             derivative[name] / float(np.linalg.norm(x[part])) for name, part in slices.items()
         ]

@@ -173,7 +173,7 @@ def _is_symmetric(
             total = 0.0
             for keys, weight in terms.items():
                 rows = reduced_workload.rows[keys[0]]
-                if keys[2:]:  # one part on both attributes
+                if keys[2:]:  # one family on both attributes
                     answers = rows @ (table.T if keys[1] else table).ravel()
                 else:
                     answers = rows @ table @ reduced_workload.rows[keys[1]].T

@@ -769,9 +769,9 @@ def _residual_blocks(
 ) -> dict[Space, Block]:
     """Return the blocks that remain to be measured for an option, by residual space.
 
-    For a space that the look measures, this is the block in ``block_residuals``; the space is
-    absent from the result if that block is None (nothing remains).  For any other space, this is
-    the block of the plan with its noise multiplied by ``stretch``.
+    For a space in ``block_residuals``, this is the block stored there; the space is absent from
+    the result if that block is None (nothing remains).  For any other space, this is the block of
+    the plan with its noise multiplied by ``stretch``.
     """
     blocks = {}
     for space, block in option.blocks.items():

@@ -440,15 +440,16 @@ def variance_norm(
     targets: Sequence[float],
     goal: Objective,
 ) -> float:
-    """Return the value of the objective at the noise that ``queries`` store, in counts^2.
+    """Return the value of the objective at the noise that ``queries`` store.
 
-    With targets, the result is a ratio of variance to target variance.
+    If the power is infinite, this is the largest ratio of a variance to its target.  Otherwise, it
+    is the weighted norm of the variances, in counts^2.
 
     Parameters
     ----------
     queries : variances of the queries of each group.
-    weights : weight of each group.
-    targets : target variance of each group, in counts^2.
+    weights : weight of each group; not used if the power is infinite.
+    targets : target variance of each group; used only if the power is infinite.
     """
     largest = [f.largest(f.noises)[0] for f in queries]
     if math.isinf(goal.power):

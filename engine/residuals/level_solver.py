@@ -584,13 +584,13 @@ class LevelProblem:
         """
         tree, classes = self.tree, self.classes
         # index of the first area of every class, and the class of its parent
-        member = [np.unique(numbers, return_index=True)[1] for numbers in classes]
+        first_areas = [np.unique(numbers, return_index=True)[1] for numbers in classes]
         parents = [
             above[parent[first]]
-            for above, parent, first in zip(classes, tree.parent[1:], member[1:], strict=False)
+            for above, parent, first in zip(classes, tree.parent[1:], first_areas[1:], strict=False)
         ]
         # the cells of the smaller problem are the classes of the last level
-        area_of_cell = [np.arange(len(member[-1]))]
+        area_of_cell = [np.arange(len(first_areas[-1]))]
         for parent in reversed(parents[1:]):
             area_of_cell.insert(0, parent[area_of_cell[0]])
         # number of areas of every class
@@ -601,8 +601,8 @@ class LevelProblem:
         ]
         return LevelProblem(
             tree=AreaTree(area_of_cell=tuple(area_of_cell), copies=(np.ones(1), *copies)),
-            weights=[w[first] for w, first in zip(self.weights, member, strict=True)],
-            center=[pi[first] for pi, first in zip(self.center, member, strict=True)],
+            weights=[w[first] for w, first in zip(self.weights, first_areas, strict=True)],
+            center=[pi[first] for pi, first in zip(self.center, first_areas, strict=True)],
         )
 
     def smoothed(self, logs: Array, sharpness: float) -> tuple[float, Array, Array]:

@@ -296,6 +296,7 @@ class Evaluation:
             for factors in coefficients
         }
         L = math.fsum(coefficients[factors] * error for factors, error in by_coefficient.items())
+        # derivative of count * sqrt(L), the summand of S, with respect to L
         by_L = 0.5 * kind.count / math.sqrt(L)
         for factors, coefficient in coefficients.items():
             for axes, index in factors:
@@ -328,6 +329,7 @@ class Evaluation:
         gram = add_factors([(coefficients[f], products[f]) for f in coefficients], sizes)
         centers = [self.centers.get(role) for role in kind.roles]
         L, by_gram, by_center = self.problem.dual(kind, gram, centers)
+        # derivative of count * sqrt(L), the summand of S, with respect to L
         by_L = 0.5 * kind.count / math.sqrt(L)
         # The derivative of L with respect to the coefficient of a term is the inner product of
         # dL/dGram and the Kronecker product of the term.  Dual weights are fixed (envelope
