@@ -187,6 +187,17 @@ def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -
     assert "Rows read" not in pages[0].until("Released for first").text
 
 
+def test_double_click_spends_once_and_shows_row_report(office: RunningServer, folder: Path) -> None:
+    datasets = [f"canary-{number}" for number in range(5)]
+    book = Ledger.create(folder / "double.ledger")
+    for dataset in datasets:
+        book.add_dataset(dataset, total=Budget(pcost=9.0))
+        page = open_release(office, book.path, "records.csv", dataset)
+        click = page.message(release={"trigger_value": True})
+        assert "Rows read" in page.send(click, click).until("Released for").text
+    assert [row.dataset for row in book.rows() if row.kind == "spend"] == datasets
+
+
 def test_new_session_of_same_browser_shows_release(office: RunningServer, released: Client) -> None:
     again = open_browser_client(office, "release", released.query)
     assert "Released for canary" in again.text

@@ -36,6 +36,7 @@ def lifespan(token: str) -> Callable[[Any], AbstractAsyncContextManager[None]]:
     async def life(_: Any) -> AsyncIterator[None]:
         keep_values_out_of_logs()
         streamlit_internals.skip_timer_reruns_of_running_scripts()
+        streamlit_internals.complete_callbacks()
         # These two settings return freed memory to the system.
         allocator("mallopt", M_ARENA_MAX, MALLOC_ARENAS)
         allocator("mallopt", M_MMAP_THRESHOLD, MMAP_BYTES)

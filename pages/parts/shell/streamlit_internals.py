@@ -19,7 +19,12 @@ from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.memory_session_storage import MemorySessionStorage
 from streamlit.runtime.runtime import Runtime
 from streamlit.runtime.scriptrunner import RerunException as RerunException
-from streamlit.runtime.scriptrunner import get_script_run_ctx
+from streamlit.runtime.scriptrunner import ScriptRunner, get_script_run_ctx
+from streamlit.runtime.scriptrunner_utils.script_run_context import (
+    RunLocation,
+    ScriptRunContext,
+    ThreadState,
+)
 from streamlit.runtime.state import get_session_state
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.uploaded_file_manager import UploadedFileManager
@@ -67,9 +72,13 @@ _CHECKS: dict[str, Callable[[], bool]] = {
     "AppSession.shutdown": lambda: _has_fields(AppSession, "shutdown"),
     "AppSession.request_rerun": lambda: _has_fields(AppSession, "request_rerun"),
     "AppSession._scriptrunner": lambda: _has_fields(AppSession, "_scriptrunner"),
+    "ScriptRunner._maybe_handle_execution_control_request": lambda: hasattr(
+        ScriptRunner, "_maybe_handle_execution_control_request"
+    ),
+    "ScriptRunner._is_in_script_thread": lambda: hasattr(ScriptRunner, "_is_in_script_thread"),
     "ClientState.is_auto_rerun": lambda: "is_auto_rerun" in ClientState.DESCRIPTOR.fields_by_name,
     "ScriptRunContext": lambda: _has_fields(
-        _context_class(), "is_history_navigation", "session_id", "uploaded_file_mgr"
+        ScriptRunContext, "is_history_navigation", "session_id", "uploaded_file_mgr"
     ),
     "UploadedFileManager.remove_session_files": lambda: hasattr(
         UploadedFileManager, "remove_session_files"
@@ -77,12 +86,6 @@ _CHECKS: dict[str, Callable[[], bool]] = {
     "SafeSessionState.filtered_state": lambda: hasattr(SafeSessionState, "filtered_state"),
     "the title in static/index.html": lambda: PAGE_TITLE in _page(),
 }
-
-
-def _context_class() -> type:
-    from streamlit.runtime.scriptrunner_utils.script_run_context import ScriptRunContext
-
-    return ScriptRunContext
 
 
 def skip_timer_reruns_of_running_scripts() -> None:
@@ -101,6 +104,24 @@ def skip_timer_reruns_of_running_scripts() -> None:
             original(self, client_state)
 
     AppSession.request_rerun = request_rerun  # type: ignore[method-assign]
+
+
+def complete_callbacks() -> None:
+    """Make Streamlit finish the callback of a widget before it starts the next requested run.
+
+    Streamlit ends a run at its next access to the session state as soon as another run is requested,
+    for example by the second click of a double click. The next run repeats the page, but not the
+    callback: everything after the interrupted line of the callback would be lost.
+    """
+    original = ScriptRunner._maybe_handle_execution_control_request
+
+    @functools.wraps(original)
+    def handle_request(self: ScriptRunner) -> None:
+        in_script = self._is_in_script_thread()  # other threads have no thread state
+        if not (in_script and ThreadState.get().run_location is RunLocation.CALLBACK):
+            original(self)
+
+    ScriptRunner._maybe_handle_execution_control_request = handle_request  # type: ignore[method-assign]
 
 
 def end_expired_sessions() -> int:

@@ -12,6 +12,7 @@ import pytest
 from streamlit import runtime
 from streamlit.runtime.app_session import AppSession
 from streamlit.runtime.memory_session_storage import MemorySessionStorage
+from streamlit.runtime.scriptrunner import ScriptRunner
 from streamlit.runtime.session_manager import SessionInfo
 from streamlit.runtime.state.safe_session_state import SafeSessionState
 from streamlit.runtime.uploaded_file_manager import UploadedFileManager
@@ -38,6 +39,7 @@ def test_check_installed_streamlit_passes() -> None:
         (AppSession, "request_rerun"),
         (AppSession, "shutdown"),
         (SafeSessionState, "filtered_state"),
+        (ScriptRunner, "_maybe_handle_execution_control_request"),
         (UploadedFileManager, "remove_session_files"),
     ],
 )
