@@ -156,10 +156,8 @@ def translate_arguments(
     Parameters
     ----------
     words : mapping from an argument to its replacement.  A key is the name of an argument, or
-        ``name=value`` for a replacement that applies to this value only.  The value from the
-        message is inserted for ``{}``.  If the message has no value, ``{}`` and the characters
-        ``" =:"`` before it are left out.  An argument without a key stays as it is, without a final
-        "=".
+        ``name=value`` for a replacement that applies to this value only.  In the replacement,
+        ``{}`` stands for the value from the message; it is left out if the message has no value.
     value : function that formats a list of values as one text.
 
     >>> words = {"count_column": "--count-column {}", "rehearsal=True": "the command rehearse"}
@@ -388,7 +386,7 @@ def csv_text(table: Frame) -> str:
 def csv_number(value: float) -> str:
     """Return a float for a CSV file: integers without decimals, NaN as the empty text.
 
-    Other numbers have six decimals, or six significant digits if these are more.
+    Other numbers are rounded to six decimals, those between -1 and 1 to six significant digits.
 
     >>> [csv_number(x) for x in (45.0, 944.123456789, 0.000123456789, -1e-16, float("nan"))]
     ['45', '944.123457', '0.000123457', '-1e-16', '']

@@ -77,10 +77,11 @@ def single_threaded() -> Iterator[None]:
 class _ThreadLimit:
     """Contexts that limit the threads of the linear-algebra libraries of this process.
 
-    `active` opens a context of one of three kinds.  While a context "every core" is open, or a
-    context "small" and none "large", the libraries use one thread.  Otherwise they use as many
-    threads as before the first context was opened.  Open contexts are counted by kind, because
-    several Python threads open and close contexts in any order.
+    `active` opens a context of one of three kinds.  The libraries use one thread while a context
+    "every core" is open.  They also use one thread while a context "small" and no context "large"
+    is open.  Otherwise they use as many threads as before the first context was opened.  Open
+    contexts are counted by kind, because several Python threads open and close contexts in any
+    order.
     """
 
     def __init__(self) -> None:

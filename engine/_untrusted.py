@@ -168,7 +168,7 @@ def open_zip(
     error : type of the exception for a damaged or refused archive, also if the damage is
         found later in the ``with`` block.
     plain_names : refuse members whose name is not a plain name (see `is_plain_name`), after
-        ``folder`` and a slash are removed; names must then differ in more than case.
+        ``folder`` and a slash are removed, and names that differ only in upper and lower case.
     max_members : largest number of members.
     folder : name of the only folder that may contain members; has no effect if ``plain_names`` is
         False.

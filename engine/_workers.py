@@ -1,8 +1,9 @@
 """Worker pool: workers never re-import `__main__`, end with the parent and report failures.
 
-The pools of the standard library import the caller's script again in every process, which runs it a
-second time unless its main part is guarded.  Here a server process starts without that script.  It
-imports the engine once and forks one process per call, which takes milliseconds.  Where the system
+A pool of the standard library that does not fork imports the caller's script again in every
+process, which runs the script a second time unless its main part is guarded.  Here a server process
+starts without that script.  It imports the engine once and forks one process per call, which takes
+milliseconds.  Where the system
 cannot fork, every call gets a new Python process.  The caller and the server share one connection:
 when the caller closes the connection or ends, the server and its calls end as well.
 """
@@ -48,13 +49,13 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class _Progress:
-    """Message that the server sends while calls run; after the last call it sends the results.
+    """Message that the server sends while calls run; after the last call the server sends results.
 
     Attributes
     ----------
     fraction : fraction of finished calls.
     running : labels of the running calls.
-    new_results : results of the calls that finished since the message before, by label.
+    new_results : mapping from label to result for the calls that finished after the last message.
     """
 
     fraction: float

@@ -1,7 +1,7 @@
 """Options shared by several commands: workload, budget, records, stored release, mechanism.
 
-The functions ``add_*`` add options to the parser of a command. The other functions return the value
-that these options define, such as `workload_of` for the options of `add_workload_options`.
+The functions ``add_*`` add options to the parser of a command. A function such as `workload_of`
+returns the value that the options of `add_workload_options` define.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def workload_from_file(
 
     Parameters
     ----------
-    schema : schema of the workload, which is required for SQL. A JSON file contains a schema, which
-        must be equal to this one unless it is None.
+    schema : schema of the workload, required for SQL. A JSON file contains a schema; if ``schema``
+        is not None, both must be equal.
     integer_columns : attributes in the SQL whose values are integers.
 
     Raises
@@ -197,7 +197,7 @@ def file_bytes(path: Path, error: type[EngineError]) -> bytes:
 
 
 def add_budget_options(command: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add one option per unit of a privacy budget, of which only one can be given."""
+    """Add the options that define a privacy budget."""
     unit = command.add_mutually_exclusive_group(required=required)
     end = "" if required else "; by default none"
     for name, metavar, help_text in (
@@ -524,8 +524,8 @@ def common_plan_of(
 ) -> CommonPlan:
     """Return the common plan (common part and residuals) of several plans.
 
-    With ``--chain``, each decision of a release is between two options, otherwise it is between all
-    plans.
+    With ``--chain``, it is a chain of choices between two options; otherwise one choice between
+    all plans.
     """
     split = nested_choices if args.chain else coarse_or_fine
     return split(*plans, names=names)

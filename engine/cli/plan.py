@@ -362,7 +362,7 @@ def add_prediction_commands(commands: Commands) -> None:
 
 
 def _coarse_or_fine(args: argparse.Namespace) -> Reply:
-    """Run ``coarse-or-fine``: predict the costs of several analyses and the choice of a rule."""
+    """Run ``coarse-or-fine``: predict the costs of analyses, and which of them a rule chooses."""
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
     rule = NestedPlanRule(

@@ -210,8 +210,8 @@ def block_residual(
     Raises
     ------
     LimitExceeded
-        Both precisions cannot be made diagonal factor by factor, and the blocks are too large for
-        dense matrices.
+        No coordinates make both precisions diagonal factor by factor, and the blocks are too large
+        for dense matrices.
     """
     form = None
     if block.weights is None and _are_aligned(look, block):

@@ -77,7 +77,7 @@ class LinearMechanism:
     Raises
     ------
     PlanError
-        B is not a finite matrix, or Sigma has another size or is not a covariance matrix.
+        B is not a finite matrix, or Sigma is not a positive definite matrix of the required shape.
 
     Notes
     -----
@@ -524,11 +524,11 @@ def exact_split(
 ) -> tuple[tuple[float, float], ...]:
     """Split the cost of every option into the costs of the first stage (the look) and the second.
 
-    The costs of the two stages sum exactly to the cost of the option, if all are read as the
-    decimal numbers that `repr` shows.  To achieve this, the look is charged the full cost of an
-    option that measures nothing in the second stage, or its own cost, rounded up to 12 digits and
-    raised in small steps.  The first of these costs is taken for which every difference is a float
-    with these decimal digits.
+    The costs of the two stages sum exactly to the cost of the option, if all costs are read as the
+    decimal numbers that `repr` shows.  For this, the cost of the look is increased to the first of
+    the following values for which the cost of every second stage is a float: the cost of an option
+    that measures nothing in the second stage; the cost of the look, rounded up, plus 0, 1, 2, ...
+    units in its last digit.
 
     Parameters
     ----------

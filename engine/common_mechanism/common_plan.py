@@ -462,8 +462,8 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         There are fewer than two plans, or the names are not allowed.  The plans have different
         schemas, privacy units, centers or complements.  A plan measures full tables, or several
         residual spaces with one strategy.  The schema has invariants, or neighbours replace a
-        record.  The plans have no common part, or their costs cannot be divided exactly between the
-        two stages.
+        record.  The plans have no common part, or their costs cannot be divided between the two
+        stages.
     LimitExceeded
         Blocks are too large to be compared in memory, or all plans measure an attribute of 1,000
         cells or more.
@@ -542,7 +542,7 @@ def _exact_look(
     Raises
     ------
     LimitExceeded
-        An attribute is too wide.
+        An attribute has too many cells, or a block is too large for dense matrices.
     PlanError
         No space has a common part.
     """

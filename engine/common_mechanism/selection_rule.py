@@ -53,9 +53,10 @@ class Decision:
     Attributes
     ----------
     choice : position of the chosen analysis, or None to stop after the look.  An analysis is
-        possible if enough upper confidence bounds of cells exceed its noise, and certain if enough
-        lower bounds do.  The choice is the finest certain analysis, not counting the first one.  If
-        there is none, it is the first analysis if that is possible, and otherwise None.
+        possible if the upper confidence bounds of enough cells exceed its noise, and certain if
+        their lower confidence bounds do.  The choice is the finest certain analysis after the
+        first.  If no analysis after the first is certain, the choice is the first analysis if it
+        is possible, and otherwise None.
     certain : False if an analysis finer than the chosen one is possible; always True for None.
     shares : share of cells that exceed the noise of an analysis.  Keys are "{analysis}, lower" (by
         lower bounds) and "{analysis}, upper" (by upper bounds).  The first analysis has only the
@@ -80,8 +81,8 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
     """Return for each cell whether its count is at least ``snr`` times its standard error.
 
-    ``counts`` and ``errors`` are in counts.  They and the result have the same shape.  A count that
-    is smaller by the share `ROUNDING` or less is enough.
+    ``counts`` and ``errors`` are in counts.  They and the result have the same shape.  Because of
+    rounding errors, a ratio below ``snr`` by at most the share `ROUNDING` counts as equal to it.
     """
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
@@ -187,8 +188,8 @@ class NestedPlanRule:
     sigmas : half width of the confidence interval of a cell, in standard errors of the look; with
         0, both bounds are the estimate.
 
-    In a chain of choices, the option "look closer" leads to the next choice.  The rule uses the
-    standard errors of the first plan of the next choice for it.
+    In a chain of choices, the option "look closer" leads to the next choice.  For this option the
+    rule uses the standard errors of the first plan of the next choice.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
     look      measure the common part of all options: spend, draw noise and save the result
     decide    write the decision to the ledger: the option, the rule and its result, and the person
-              who decided if this is not the option of a rule
+              who decided if there is no rule or the rule chose another option
     finish    measure the residual of the chosen option (what remains after the look), and combine
               both measurements into the answers of its plan
 
@@ -134,9 +134,10 @@ def look(
     cost = common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
-        """Raise an error unless the dataset can pay for the look and the cheapest option.
+        """Raise an error if the look must not be measured.
 
-        If the look is paid already, nothing more has to be paid now.
+        If it is not paid yet, the remaining budget must suffice for the look and the cheapest
+        option.
         """
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
             raise PlanError(
@@ -428,7 +429,7 @@ class _SecondStage:
     def unpaid_result(self) -> Measurement:
         """Return the result of an option that the look measured completely and that costs nothing.
 
-        A note in the ledger says so, once.
+        The first call writes a note to the ledger.
         """
         book, look_result = self.book, self.steps.look
         if not book.notes(kind="finish", key=self.key):
@@ -443,7 +444,7 @@ class _SecondStage:
         )
 
     def check(self, is_paid: bool) -> None:
-        """Raise an error if this stage cannot be paid."""
+        """Raise an error if ``on_changed`` is not valid or this stage cannot be paid."""
         dataset = self.steps.look.dataset
         check_choice("on_changed", self.on_changed, ("refuse", "charge"), error=PlanError)
         _check_remaining_budget(self.book, dataset, 0 if is_paid else self.cost)

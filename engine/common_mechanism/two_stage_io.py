@@ -133,8 +133,8 @@ class Choice:
     option : name of the option that was chosen, or "stop".
     verdict : name of the option that the rule chose, or "stop"; None without a rule.
     rule : name and options of the rule.
-    by, reason : person who decided, and the reason.  ``by`` can be "" only if the rule chose the
-        option, ``reason`` in any case.
+    by, reason : person who decided, and the reason.  ``by`` is never "" if the option is not that
+        of a rule.
     seq, utc : number and time of the row in the ledger.
     """
 
