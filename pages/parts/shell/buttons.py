@@ -16,7 +16,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.parts.shell import history
-from pages.parts.shell.streamlit_internals import RerunException, field_values
+from pages.parts.shell.streamlit_internals import RerunException, as_callback, field_values
 
 Action = Callable[..., None]
 PRESSED = "pressed"  # page state: key of the button that was clicked with outdated values
@@ -85,7 +85,8 @@ def run_pending() -> Iterator[None]:
     """
     if pending := history.page_state().pop(DUE, None):
         action, args = pending
-        action(*args)
+        with as_callback():
+            action(*args)
     values: dict[str, Any] = {}
     token, is_complete = _DRAWN.set(values), True
     try:

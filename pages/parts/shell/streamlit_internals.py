@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,13 @@ def complete_callbacks() -> None:
             original(self)
 
     ScriptRunner._maybe_handle_execution_control_request = handle_request  # type: ignore[method-assign]
+
+
+@contextmanager
+def as_callback() -> Iterator[None]:
+    """Treat the code in the `with` block as the callback of a widget; see `complete_callbacks`."""
+    with ThreadState.scoped(run_location=RunLocation.CALLBACK):
+        yield
 
 
 def end_expired_sessions() -> int:

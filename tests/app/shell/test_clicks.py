@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+from streamlit.runtime.scriptrunner import ScriptRunner
 from streamlit.testing.v1 import AppTest
 
 from engine.ledger import Ledger
 from engine.privacy import Budget
+from pages.parts.shell import streamlit_internals
 from pages.parts.shell.buttons import VALUES_CHANGED
 from tests.app.release.sessions import SURVEY, open_release
 from tests.app.session import Session, open_demo, wait
@@ -55,6 +58,35 @@ def test_field_below_button_is_used_on_click() -> None:
     app.number_input(key="size").set_value(5)
     assert app.button(key="note").click().run().session_state["done"] == [5]
     assert app.button(key="twice").click().run().session_state["done"] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("size", [1, 5], ids=["callback", "postponed action"])
+def test_action_is_completed_when_another_run_is_requested(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    def page() -> None:
+        import streamlit as st
+        from streamlit.runtime.scriptrunner import RerunData, get_script_run_ctx
+
+        from pages.parts.shell import buttons as clicks
+
+        def action() -> None:
+            # The second click of a double click arrives now.
+            get_script_run_ctx().script_requests.request_rerun(RerunData())
+            st.session_state["first"] = True
+            st.session_state["second"] = True
+
+        with clicks.run_pending():
+            clicks.button("Act", action, key="act")
+            st.number_input("Size", value=1, key="size")
+
+    name = "_maybe_handle_execution_control_request"
+    monkeypatch.setattr(ScriptRunner, name, getattr(ScriptRunner, name))  # is restored at the end
+    streamlit_internals.complete_callbacks()
+    app = AppTest.from_function(page).run()
+    app.number_input(key="size").set_value(size)
+    app.button(key="act").click().run()
+    assert app.session_state["second"]
 
 
 def test_rehearsal_uses_size_set_with_click() -> None:
