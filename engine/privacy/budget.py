@@ -476,9 +476,9 @@ class Budget:
         """Return the delta for which releases within the budget are (epsilon, delta)-DP, rounded
         up.
 
-        For a budget of pure epsilon the delta is 0 if ``epsilon`` is at least that epsilon.  In all
-        other cases it is at least the smallest positive double.  It holds for the noise of every
-        release that `engine.plans.blocks.is_on_curve` accepts.
+        For a budget of pure epsilon the delta is 0 if ``epsilon`` is at least `pure_epsilon`.
+        Otherwise the delta is at least the smallest positive double.  For Gaussian noise, the delta
+        holds for every release that `engine.plans.blocks.is_on_curve` accepts.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
@@ -561,8 +561,9 @@ class Budget:
     def guess(self) -> float:
         """Largest success rate of a guess about one person, in percent, rounded up.
 
-        The guess is whether the person is in the data; for replace-one neighbours, which one of two
-        contributions is that of the person.  The guesser knows the rows of all other persons.
+        For "add_remove", the question is whether the person is in the data.  For "replace_one", the
+        question is which of two contributions is that of the person.  The guesser knows the rows of
+        all other persons.
         """
         # the best guess is right with probability (1 + V) / 2, where the total variation distance V
         # equals delta at epsilon 0; the result is rounded up to a tenth of a percent
@@ -627,7 +628,7 @@ class Budget:
 
     @property
     def delta_field(self) -> dict[str, float]:
-        """Mapping {"delta": report_delta} for stored data; empty if it has its default value."""
+        """Mapping {"delta": report_delta} for stored data; empty for the default delta."""
         return {} if self.report_delta == DEFAULT_DELTA else {"delta": self.report_delta}
 
     @classmethod

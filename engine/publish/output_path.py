@@ -81,7 +81,7 @@ def check_target(
         to a ledger are protected as well.
     overwrite : whether an existing file may be replaced.
     is_replaceable : function that returns whether an existing file may be replaced if ``overwrite``
-        is True; by default only files with answers, tables or synthetic records of this project.
+        is True; by default only files that look like an output of this project.
 
     Raises
     ------

@@ -314,7 +314,7 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
 
 
 def _names_in_folder(place: Path) -> list[str]:
-    """Return the names of the files of a package in a folder, with those in `PUBLISHED`."""
+    """Return the names of the files in a package folder and in its subfolder `PUBLISHED`."""
     names = []
     for entry in os.scandir(place):
         if entry.name == PUBLISHED.rstrip("/") and entry.is_dir(follow_symlinks=False):
@@ -603,8 +603,8 @@ def read_measurements(
 ) -> Measurement:
     """Read the measurement of a plan from the files that `write_measurements` wrote.
 
-    If the files have integers and equations, the plan of the result has the strategy matrices in
-    the files, because the machine that measured may have computed rotated rows
+    If the files have integers and equations, the plan of the result has the strategy rows in the
+    files.  They can differ from those of ``plan``, because other machines may compute rotated rows
     (`Strategy.by_rows`).  If the files have estimates, the result has no answers on the grid.
 
     Parameters

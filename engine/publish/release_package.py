@@ -9,8 +9,8 @@ measurements.json, .npz        the released integers with the equations that the
                                and as NumPy arrays
 certificate.json               charged budget, key, privacy guarantee, and the SHA-256 of every
                                other file except signature.json
-signature.json                 the ledger's signature of certificate.json; not in rehearsals, and
-                               not without a ledger
+signature.json                 the ledger's signature of certificate.json; only if there is a
+                               ledger, and not in rehearsals
 report.html                    a readable report without external resources
 README.md                      description of the files and of the columns of answers
 check.py                       verifies the package; without this project, only its digests
@@ -370,7 +370,7 @@ def certificate(
 ) -> dict[str, Any]:
     """Return the content of certificate.json: privacy guarantee, privacy cost and accuracy.
 
-    With a receipt, the content includes the row of the spend in the ledger and its hash.
+    With a receipt, the content includes number, hash, privacy cost and time of the ledger row.
     """
     plan, budget = measurement.plan, measurement.plan.budget
     optimality = plan.certificate

@@ -368,9 +368,9 @@ def write_level_sums(
 ) -> Path:
     """Write sums of published tables over the areas of code lists to a Parquet file.
 
-    Columns: group (its number), level (a title such as "state"), and the columns of
-    `Uncertainty.sums`.  The groups of queries on levels are those of `level_groups`.  The file is
-    written atomically.  `read_level_sums` reads it.
+    `level_groups` determines the levels of each group.  Columns: group (its number), level (a title
+    such as "state"), and the columns of `Uncertainty.sums`.  The file is written atomically.
+    `read_level_sums` reads it.
     """
     plan = uncertainty.published.measurement.plan
     with (

@@ -21,7 +21,7 @@ recompute.R and its files        the released integers as CSV, and an R script t
 The workbook (.xlsx) has these sheets:
 
 Cover               guarantee and recommended use of the numbers
-Contents            all tables with links and shares of publishable numbers
+Contents            all tables with links, and the share of numbers with each flag
 Table 1, ...        one row per query: labels or query, published count with interval and flag, then
                     the unbiased answer
 Table 2 crossed     published counts of the cells of two attributes as rows and columns
@@ -206,8 +206,9 @@ if (sys.nframe() == 0) {
 def is_open(measurement: Measurement) -> bool:
     """Return whether the released integers can be exported in the open form (module docstring).
 
-    The integers must determine the estimates.  Every block must be a product of strategies on one
-    attribute each, without row weights, and no residual space may have a complement.
+    The integers must determine the estimates.  Every block must measure one residual space by a
+    product of strategies on one attribute each, without row weights.  No residual space may have a
+    complement.
     """
     plan = measurement.plan
     return (
@@ -377,7 +378,8 @@ def is_linear(measurement: Measurement) -> bool:
     """Return whether the released integers can be exported in the linear form (module docstring).
 
     The integers must determine the estimates, and every query must have an answer.  There may be at
-    most `MAX_INTEGERS` released integers, and `MAX_WEIGHTS` products of an integer and a query.
+    most `MAX_INTEGERS` released integers.  The number of integers times the number of queries may
+    be at most `MAX_WEIGHTS`.
     """
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
@@ -555,7 +557,7 @@ UNFITTED_COLUMNS = {
 
 
 def columns_of(fit: str) -> dict[str, tuple[str, str]]:
-    """Return data type and description of each column of tables with this method of fitting."""
+    """Return data type and description of each column of the tables; ``fit`` is one of `FITS`."""
     return COLUMNS | (UNFITTED_COLUMNS if fit == "none" else {})
 
 
@@ -836,7 +838,7 @@ def crosstab(
     ----------
     numbers : one number per cell; the second attribute changes fastest.
     between : text between the first and the last integer of a bin.
-    is_tall : whether the rows are those of the attribute with more cells instead.
+    is_tall : if True, rows are the cells of the attribute that has more cells.
     """
     import pandas as pd
 
@@ -1217,7 +1219,7 @@ class _WorkbookWriter:
             row += 1
 
     def contents(self) -> None:
-        """Write the list of tables, with the share of publishable numbers of each."""
+        """Write the list of tables, with the share of numbers with each flag."""
         shares = self.errors.summary(self.rule)
         sheet, row = self._sheet("Contents", [f"{self.title}: contents"])
         names = [

@@ -253,9 +253,9 @@ def verify_package(
 
     For a release package, the certificate, the answers, the standard errors and the intervals are
     recomputed from the plan and the measurements and compared.  For a tables package (of
-    `write_tables`), all tables are.  Files have size limits, see `package_files`.  A missing or
-    damaged package does not raise an exception, but is reported as a problem.  After some problems,
-    the remaining checks are omitted.
+    `write_tables`), all files are recomputed and compared.  Files have size limits, see
+    `package_files`.  A missing or damaged package does not raise an exception, but is reported as a
+    problem.  After some problems, the remaining checks are omitted.
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ def _receipt(certificate_fields: Mapping[str, Any], measurement: Measurement) ->
 def _field_problems(
     certificate_fields: Mapping[str, Any], measurement: Measurement, receipt: Receipt | None
 ) -> list[str]:
-    """Return messages on fields of a certificate that differ from those of the measurement."""
+    """Return messages on fields of a certificate that contradict the measurement or each other."""
     problems = []
     expected = json.loads(
         json.dumps(certificate(measurement, receipt, certificate_fields["confidence"]))
@@ -684,7 +684,7 @@ def _same_fields(one: Any, other: Any, tolerance: Tolerance) -> bool:
 def _text_tolerance(one: Any, other: Any) -> Tolerance:
     """Return the tolerance (relative, absolute) for percentages in sentences about a gap.
 
-    ``one`` is the recomputed gap and ``other`` the gap in the certificate, both as shares.  The
+    ``one`` is the recomputed gap and ``other`` the gap in the certificate, both as fractions.  The
     percentages may differ by the difference of these gaps and by the rounding to one decimal.
     """
     difference = abs(one - other) if isinstance(one, float) and isinstance(other, float) else 0.0

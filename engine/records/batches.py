@@ -38,8 +38,8 @@ class Batch:
     rows : number of rows of each column.
     fraction : fraction of the source that has been read, including this batch; None if the size of
         the source is unknown.
-    float_limits : column -> limit from which floats of the column may be rounded integers.
-        A column that is not in the mapping has the limit 2^53.
+    float_limits : column -> absolute value from which floats of the column may have been rounded
+        by the source. A column that is not in the mapping has the limit 2^53.
     clocks : column -> unit and epoch of its numbers. It contains the columns whose numbers
         represent dates.
     """
@@ -188,7 +188,7 @@ def batches(
 
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
-    """Convert a pandas column to an Arrow array, or to a list if its values have several types.
+    """Convert a pandas column to an Arrow array, or to a list if Arrow could change its values.
 
     A column of Python objects becomes an Arrow array only if all objects have the same type. This
     type must be text, bytes, a number or a boolean. Objects that are None are allowed in every such

@@ -335,7 +335,7 @@ NO_PERSON = "without a person"
 
 
 class PersonCap:
-    """Collector of rows that retains the first k rows of each person, in the order of row hashes.
+    """Collector of rows that selects the first k rows of each person, in the order of row hashes.
 
     Parameters
     ----------

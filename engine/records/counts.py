@@ -1,10 +1,10 @@
 """Exact counts: a value type with addition, and its file format.
 
 `Counts` contains exact marginal tables. The counts of disjoint parts of the records can be added,
-even if each part was counted on another machine. To detect a part that is added twice, counts of at
-least one row get an id when they are saved or named. The id is a keyed digest of the name of the
-part, or of all its numbers if the part has no name. Two unnamed parts with equal numbers therefore
-count as the same part.
+even if each part was counted on another machine. To detect a part that is added twice, counts get
+an id when they are named, saved, or added to counts with an id. Unnamed counts of no rows get no
+id. The id is a keyed digest of the name of the part, or of its tables and numbers of rows if the
+part has no name. Two unnamed parts with equal numbers therefore count as the same part.
 
 A .counts file transfers the counts of a part to another machine. It is a zip archive of
 `counts.json` and one array per table. `counts.json` is an object with the keys
@@ -399,9 +399,10 @@ class Counts(Mapping[Names, np.ndarray]):
     def as_shard(self, name: str = "") -> Counts:
         """Return these counts with an id, by which `sum` detects a part that is added twice.
 
-        With a name, the id is a digest of the name. Without a name, the id is a digest of all
-        numbers. Two kinds of counts are returned unchanged if no name is given: counts that have an
-        id already, and counts of no rows, because adding them twice does no harm.
+        With a name, the id is a digest of the name. Without a name, the id is a digest of the
+        tables and numbers of rows. Two kinds of counts are returned unchanged if no name is given:
+        counts that have an id already, and counts of no rows, because adding them twice does no
+        harm.
 
         Raises
         ------
@@ -446,7 +447,7 @@ class Counts(Mapping[Names, np.ndarray]):
         Raises
         ------
         DataError
-            The file cannot be read, is damaged, or has a format of a later version.
+            The file cannot be read, is damaged, or has the format of another version.
         LimitExceeded
             All tables in the file together have more than `MAX_TABLE_BYTES` bytes, or a table has
             too many attributes.

@@ -540,7 +540,7 @@ class _CsvFile:
         )
 
     def _explain_error(self, error: Exception) -> str:
-        """Return a message for an error of Arrow that contains no text of the file.
+        """Return a message, without text of the file, for an error of Arrow.
 
         From the message of Arrow, which quotes a row, only the row number and the numbers of fields
         are used. The result is "" if the error is not known.

@@ -67,11 +67,11 @@ def count_partitions(
             ]
         (total,) = sums
         if listener is None:
-            batch_counts = _compute_locally(dask, total, None)
+            batch_counts = _compute(dask, total, None)
         else:
             report_share = partial(_report_share, listener, start / len(parts), stop / len(parts))
             if (cluster := _cluster_client(dask)) is None:
-                batch_counts = _compute_locally(dask, total, partial(_report_task, report_share))
+                batch_counts = _compute(dask, total, partial(_report_task, report_share))
             else:
                 batch_counts = _compute_on_cluster(cluster, tasks, total, report_share)
             listener(stop / len(parts), COUNTING_TEXT)
@@ -81,11 +81,11 @@ def count_partitions(
     return counts
 
 
-def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None] | None) -> Counts:
-    """Compute a task graph without a cluster.
+def _compute(dask: Any, task_graph: Any, report_task: Callable[..., None] | None) -> Counts:
+    """Compute a task graph with the default scheduler of Dask.
 
-    ``report_task`` is called after each task. If it raises an exception, the computation stops and
-    this exception is raised.
+    Without a cluster, ``report_task`` is called after each task. If it raises an exception, the
+    computation stops and this exception is raised.
     """
     report_errors: list[Exception] = []
 

@@ -739,8 +739,8 @@ def _is_integer_label(label: str) -> bool:
 def _numeric_labels(encoder: Encoder) -> list[tuple[float, int]]:
     """Return pairs (number, code) for an attribute with labels.
 
-    There is one pair per text of a number among the labels and the texts for missing values. A text
-    such as "07" is left out, because the text of the number 7 is "7".
+    Each label or text for missing values that is a number gives one pair. A text such as "07" is
+    left out, because the text of the number 7 is "7".
 
     Raises
     ------
@@ -957,7 +957,7 @@ def fit_in_database(
     None if the database cannot compute the codes, so that the rows must be fetched. Otherwise a
     list of one pair per encoder:
 
-    rows_by_code : code of a reason -> number of refused rows; 0 -> number of rows in any cell.
+    rows_by_code : code of a reason -> number of refused rows; 0 -> number of rows that fit.
     rows_by_value : refused value -> number of rows, for the most frequent refused values that are
         not missing.
     """
@@ -1447,7 +1447,7 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
     NotComputableError
         The identifiers are floats or decimals, or the backend cannot return the bytes of a text.
     DataError
-        The column has another type than integer or text.
+        The column contains neither numbers nor texts.
     """
     kind = column.type()
     if kind.is_string():
@@ -1518,9 +1518,10 @@ def _create_temporary_table(backend: Any, name: str, table: Any) -> bool:
 
 
 def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[str, list[Any]]]:
-    """Yield (name, at most `most` + 1 distinct values) for each named column of texts or integers.
+    """Yield (name, distinct values) for each named column of texts or integers.
 
-    Names of other columns, and names that the table does not have, are skipped.
+    If a column has more than `most` distinct values, only `most` + 1 of them are fetched. Names of
+    other columns, and names that the table does not have, are skipped.
     """
     for name in names:
         kind = data[name].type() if name in data.columns else None
@@ -1567,7 +1568,7 @@ def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return a message for an exception of a database of a known type; "" for other types.
+    """Return a message for an exception of a database; "" if its type is not known.
 
     The text of the exception is not used, because it may contain values of records.
     """
@@ -1619,7 +1620,8 @@ class _Source:
 def named_sources() -> tuple[str, ...]:
     """Return the names of the sources in the settings file, in the order of the file.
 
-    The result is empty if there is no settings file. Raises DataError if the file is malformed.
+    The result is empty if `SOURCES_VARIABLE` is not set. Raises DataError if the file is malformed
+    or cannot be read.
     """
     return tuple(_settings())
 
@@ -1630,8 +1632,8 @@ def named_table(name: str) -> Any:
     Raises
     ------
     DataError
-        The settings file is malformed or does not contain the name; an environment variable of the
-        address is not set; or the database or the table cannot be reached.
+        The settings file cannot be read, is malformed or does not contain the name; an environment
+        variable of the address is not set; or the database or the table cannot be reached.
     """
     sources = _settings()
     if name not in sources:
@@ -1653,7 +1655,10 @@ def named_table(name: str) -> Any:
 
 
 def _settings() -> dict[str, _Source]:
-    """Read the settings file; return a mapping from name to source, empty if there is no file."""
+    """Read the settings file; return a mapping from name to source.
+
+    The mapping is empty if `SOURCES_VARIABLE` is not set.
+    """
     path = os.environ.get(SOURCES_VARIABLE, "").strip()
     if not path:
         return {}
