@@ -407,7 +407,8 @@ def error_table(
     -------
     DataFrame with one row per kind of error.  If the RMSE of another group rises, the last row has
     the RMSE of the group from `most_increased`.  Columns: errors in counts (name of the error),
-    before, after, and change (relative, as text).
+    before, after, and change (relative, as text).  If the change removes the group, the errors of
+    the group after the change are NaN.
     """
     import pandas as pd
 

@@ -132,12 +132,13 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     >>> {space: round(t, 9) for space, t in traces.items()}
     {(): 0.25, ('a',): 3.0}
     """
-    parts = decompose(workload)
+    decomposition = decompose(workload)
     traces = {}
-    for space, (number, scale) in parts.spaces.items():
+    for space, (number, scale) in decomposition.spaces.items():
         total = math.fsum(
-            term.coefficient * math.prod(parts.factors[factor].trace for _, factor in term.factors)
-            for term in parts.subworkloads[number].terms
+            term.coefficient
+            * math.prod(decomposition.factors[factor].trace for _, factor in term.factors)
+            for term in decomposition.subworkloads[number].terms
         )
         traces[space] = scale * total
     return traces

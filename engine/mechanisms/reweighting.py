@@ -986,7 +986,8 @@ class TradeoffSearch:
     def _climb(self, x: Array) -> None:
         """Iterate fixed-point steps from the point ``x``, with Anderson acceleration.
 
-        The iteration ends when `evaluate` raises StopIteration or TimeoutError.
+        The iteration ends when `evaluate` raises StopIteration or TimeoutError, or if there is no
+        plan for the point ``x``.
         """
         # The fixed-point step changes the logarithm of a weight by log(gain / cost) times this
         # factor.

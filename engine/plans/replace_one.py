@@ -361,6 +361,8 @@ class Distances:
         tie_breaker = itertools.count()
         heap = [(-self.bound_in_bins(start), next(tie_breaker), 0, start)]
         steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
+        # The first node has the largest bound.  If all its attributes have a bin, it cannot be
+        # divided, so the bound cannot decrease any more.
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):

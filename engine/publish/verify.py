@@ -390,6 +390,7 @@ def _field_problems(
 ) -> list[str]:
     """Return messages on fields of a certificate that contradict the measurement or each other."""
     problems = []
+    # like the fields in the file, the expected fields are converted to JSON and back
     expected = json.loads(
         json.dumps(certificate(measurement, receipt, certificate_fields["confidence"]))
     )

@@ -118,7 +118,12 @@ def open_release_key(name: str) -> str:
 def close_result(name: str, step_key: str, title: str, starts: tuple[str, ...] = ()) -> None:
     """Close the result page and open a step of the wizard; for use as a callback.
 
-    Values of the session whose keys have one of these ``starts`` are removed before.
+    Parameters
+    ----------
+    name : the session state ``{name}_open`` contains the key of the result that is open.
+    step_key : key of the session state with the title of the open step.
+    title : title of the step to open.
+    starts : values of the session whose keys begin with one of these texts are removed before.
     """
     if starts:
         session_restore.clear(starts)
@@ -138,6 +143,7 @@ def result_header(
     Parameters
     ----------
     steps : labels of the buttons, each with the title of the step that it opens.
+    name, step_key : see `close_result`.
     anew : the first button removes the values of the session whose keys begin with one of these.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
