@@ -762,7 +762,7 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     )
     bound = None
     if solver.noise == "gaussian" and names:
-        # rounding errors could raise the bound above the error
+        # The result of `solve` is cached.  Rounding errors could raise the bound above the error.
         bound = min(
             strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0))
         )

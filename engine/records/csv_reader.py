@@ -101,10 +101,11 @@ def _decompressed(path: Path, raw: BinaryIO) -> Any:
 
 
 def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
-    """Yield the lines of a file without their line ends.
+    """Yield the lines of a file without the newline characters.
 
     Parameters
     ----------
+    file : binary file.
     most : largest length of a line in bytes.
     what : name of the file in messages.
 

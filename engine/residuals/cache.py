@@ -76,7 +76,9 @@ class LruCache(Generic[_Value]):
     def put(self, key: str, value: _Value, size: int | Mapping[Any, int]) -> None:
         """Store a value of ``size`` bytes, unless it alone exceeds the limit.
 
-        An earlier value with the same key is removed in either case.
+        An earlier value with the same key is removed in either case.  To stay within the limit, the
+        least recently used values are removed.
+
         If values share parts, ``size`` maps the identifiers of the parts to their bytes.  A part of
         several stored values counts once towards the limit.
         """

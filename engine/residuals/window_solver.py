@@ -499,7 +499,7 @@ def _batches(
     """Yield the inverse Laplacians for all quadrature nodes, in batches.
 
     ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  ``source`` holds currents
-    into the nodes; None for those of the center.
+    into the nodes.  If the space has a center, ``source`` is replaced by the currents of the center.
     """
     # K^-1 is the Laplacian of a path with the conductances 1 / mu, minus a rank-one term, which
     # comes from the center pi.  The currents are the differences of pi / mu, and ``sigma`` is the

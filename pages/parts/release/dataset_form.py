@@ -346,7 +346,7 @@ def charge(book: Ledger, receipt: Receipt) -> str:
 def payment(status: DatasetStatus, budget: Budget) -> str:
     """Return as text how many releases of a plan with this budget the dataset can pay for.
 
-    If it cannot pay for one, the text is what the user can do.
+    If it cannot pay for one, the text is the reason.
     """
     if status.definition.with_guarantee(budget) != budget:
         return (

@@ -195,7 +195,7 @@ class RequestState:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RequestState:
-        """Return the state of a text from `to_json`; raises PlanError for other texts."""
+        """Return the state of a text from `to_json`; raises EngineError for other texts."""
         try:
             document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]
