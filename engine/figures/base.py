@@ -115,9 +115,8 @@ def short_table_names(names: Sequence[str], most: int) -> list[str]:
     """Return the names of tables, cut to at most ``most`` characters where this is possible.
 
     In a name that is too long, "…" replaces the middle of its longest attributes.  The name remains
-    uncut if ``most`` leaves an attribute fewer than `MIN_NAME_CHARS` characters and fewer
-    characters than the shortest attribute has.  All names remain uncut if two different names would
-    become equal.
+    uncut if fewer than `MIN_NAME_CHARS` characters would remain of an attribute, and fewer than the
+    shortest attribute has.  All names remain uncut if two different names would become equal.
 
     >>> short_table_names(["place_population × tv_news_days", "age × sex"], 24)
     ['place…ation × tv_ne…days', 'age × sex']

@@ -146,9 +146,9 @@ class _Gaps:
 
     Attributes
     ----------
-    drawn : labels of the mechanisms that are drawn, best first.  Mechanisms are in the same tuple
-        if they have the same RMSE for every table or, if the criterion is the largest error, the
-        same largest error.
+    drawn : labels of the mechanisms that are drawn, best first, in one tuple per row of the figure.
+        Mechanisms share a row if they have the same RMSE for every table or, if the criterion is
+        the largest error, the same largest error.
     omitted : labels of the mechanisms whose errors are too large to be drawn.
     gaps : maps the label of a mechanism to its error divided by the reference, minus 1.
     errors : maps the label of a mechanism to its error, in counts.

@@ -208,7 +208,8 @@ def cells_in_box(
 
     Parameters
     ----------
-    names : attributes of the figure: on the x axis, or on the y axis and the x axis.
+    names : attributes of the figure: one on the x axis, or the first on the y axis and the second
+        on the x axis.
     box : maps an axis ("x" or "y") to the ends of the box on this axis.
 
     >>> from engine import Attribute
@@ -377,9 +378,9 @@ HEATMAP_TICKS = 6  # few, because two of these figures are side by side
 def block_names(plan: Plan) -> dict[Space, str]:
     """Return a text for every block of a plan, by its key in ``plan.blocks``.
 
-    A text contains the attributes of the block and the number of its measurements, after the rank
-    of the block if several blocks are on the same attributes.  The block with the largest privacy
-    cost comes first.
+    A text contains the attributes of the block and the number of its measurements.  If two blocks
+    are on the same attributes, each text begins with the position of its block.  The block with the
+    largest privacy cost comes first.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")

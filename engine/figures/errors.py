@@ -357,8 +357,8 @@ def error_grid(
     the grid; all other parts have a fixed query.
 
     If a single part varies and its queries are ranges, the axes are the first cell and the last
-    cell of a range, or the number of cells for circular ranges.  Otherwise every varying part is an
-    axis.
+    cell of a range; for circular ranges, the first cell and the number of cells.  Otherwise every
+    varying part is an axis.
 
     Parameters
     ----------

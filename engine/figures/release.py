@@ -605,7 +605,7 @@ def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     value : one of the following, which determines what is drawn.
 
         - plan: the standard errors of the queries of a group, in counts.
-        - comparison: the gaps of the mechanisms to the lower bound, for all groups together.
+        - comparison: the gaps of `ranking_picture`, for all groups together.
         - measurement: the first 100 answers of a group with their intervals, in counts.
     group : position of the group in the workload; ignored for a comparison.
 

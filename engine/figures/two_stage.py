@@ -363,7 +363,10 @@ def _range_text(low: float, high: float) -> str:
 
 
 def _quoted_option(common: CommonPlan, name: str) -> str:
-    """Return an option in quotes; an option that leads to another choice with its analyses."""
+    """Return the name of an option in quotes.
+
+    For the option that leads to another choice, the text also has the analyses of this choice.
+    """
     if name != CLOSER_LOOK_NAME or common.following is None:
         return f"'{in_screen_words(name)}'"
     finer = " or ".join(f"'{analysis}'" for analysis, _ in common.following.analyses)
@@ -377,8 +380,7 @@ def _deciders(
 ) -> list[str]:
     """Return sentences with the reasons for the decisions, and whether a person overruled the rule.
 
-    ``verdicts`` has one entry per rule that is not None, or is empty; the sentences then do not
-    state reasons.
+    ``verdicts`` has one entry per rule that is not None.  If it is empty, no reasons are stated.
     """
     sentences, by_rule = [], 0
     remaining = iter(verdicts)
@@ -501,7 +503,7 @@ def _standard_errors(multiple: float) -> str:
 def group_text(rule: NestedPlanRule, number: int) -> str:
     """Return name, query family and number of queries (cells) of a group of a rule as one text.
 
-    A group with one condition is named by it.
+    The name of a group is its condition if it has one, and otherwise its attributes and family.
     """
     group = rule.groups[number]
     workload = Workload(rule.common.look.schema, (group,))

@@ -98,8 +98,8 @@ class TotalDefinition:
     def with_guarantee(self, budget: Budget) -> Budget:
         """Return ``budget`` with the guarantee that releases of this dataset must have.
 
-        The result has the neighbouring relation of the dataset's total, and the larger one of the
-        rows per person of the total and of ``budget``.
+        The result has the neighbouring relation of the dataset's total.  Its rows per person are
+        the maximum of the rows per person of the total and of ``budget``.
         """
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)

@@ -204,7 +204,7 @@ class Checked:
 
     @property
     def length(self) -> int:
-        """Smallest number of rows that the file must contain."""
+        """Number of rows that the file must contain at least."""
         return len(self.cells) + len(self.written)
 
     @property
@@ -365,7 +365,7 @@ def new_dataset_name(dataset: str) -> str:
 def lookalike(name: str) -> str:
     """Return a name in lower case, with single spaces and without invisible characters.
 
-    The ledger refuses a new dataset whose name has the same form as the name of another dataset.
+    The ledger refuses a new dataset if this text is the same for the name of another dataset.
     """
     return " ".join(visible_text(name).casefold().split())
 
@@ -863,7 +863,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The disk has too little space; nothing was spent.
+            The disk has too little space, or the folder is not writable; nothing was spent.
         """
         with reserve_file(self.path, size_of(content) + _SPARE_BYTES) as draft:
             yield draft

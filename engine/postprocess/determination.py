@@ -91,7 +91,7 @@ def _determined_cells(
     independent = np.outer(rows, columns) / rows.sum()
 
     def excess_of(prediction: Array, variance: float) -> tuple[float, float]:
-        """Return the excess over pure noise in counts^2, and in standard deviations."""
+        """Return `noise_excess` of the residual minus that of ``prediction``, with this variance."""
         prediction = prediction if axes[0] == source else prediction.T
         gap = estimate.cells - estimate.projection.of(prediction)
         return noise_excess(gap, variance, estimate.rank)
@@ -123,8 +123,8 @@ def _determined_cells(
 def set_with_same_counts(axes: Axes, determined: Mapping[int, Determination]) -> Axes:
     """Return the attribute set on sources whose table has the same counts as that on ``axes``.
 
-    Only attributes that also determine their source are replaced by it.  The result can be
-    ``axes`` itself.  ``axes`` with both an attribute and its source are returned unchanged.
+    An attribute is replaced by its source only if the attribute also determines the source.  A set
+    with both an attribute and its source is returned unchanged.
 
     >>> same = {2: Determination(source=1, cells=np.array([1, 0]))}
     >>> set_with_same_counts((0, 2), same), set_with_same_counts((1, 2), same)
