@@ -2,7 +2,8 @@
 
 The argument ``progress`` of a function is one of
 
-- a function of (fraction, text), which may return False to cancel the computation,
+- a function of (fraction, text).  If it raises an exception, the computation stops.  If it returns
+  False, functions that document `Cancelled` stop and raise that error,
 - True for a progress bar,
 - None or False for no reports.
 

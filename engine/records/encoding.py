@@ -1,9 +1,8 @@
 """Strict encoding of a column of records as cell codes of one attribute.
 
 A value is either in the public domain or refused. `Encoder.encode` defines the code of a single
-value. `Encoder.encode_array` returns the same codes for an Arrow column: it encodes texts, integers
-and floats with functions of Arrow and NumPy, and every distinct value of other types with
-`Encoder.encode`.
+value. `Encoder.encode_array` returns the same codes for an Arrow column. It uses functions of Arrow
+and NumPy if possible, and otherwise calls `Encoder.encode` once per distinct value.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
@@ -571,8 +570,9 @@ class Encoder:
         """Rewrite a number with declared signs as Python writes it: "1.200,5" as "1200.5".
 
         If the schema declares no decimal and thousands signs, every text is returned unchanged.
-        Texts of letters, with or without a sign, keep their letters: "nan" and "-inf" are numbers
-        for Python. Every other text that is not a number with the declared signs becomes empty.
+        Texts of letters, with or without a sign, are returned without blanks around them, because
+        "nan" and "-inf" are numbers for Python. Every other text that is not a number with the
+        declared signs becomes empty.
         """
         decimal, thousands = self.attribute.decimal or ".", self.attribute.thousands
         if (decimal, thousands) == (".", None):
@@ -945,7 +945,7 @@ class Hints:
         """Examine the values of a column and collect hints.
 
         The hints are possible reasons for refused values, labels that are similar to a value, and
-        points that may separate thousands.
+        whether points in the column may separate thousands.
 
         Parameters
         ----------
@@ -1084,7 +1084,7 @@ def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
 
 
 def _similar_values_text(labels: list[str], other: str) -> str:
-    """Return a clause such as: a value that does not fit differs from the label "north".
+    """Return a clause such as 'a value that does not fit differs from the label "north"'.
 
     ``other`` is the label of the cell in which the values are counted, "" if they are refused.
     """

@@ -168,9 +168,9 @@ def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
     """Return a question for the curator: which columns of text files are count columns?
 
     The question lists the columns that are neither in the schema nor ignored, and that contain only
-    numbers and missing values in the first batch of the first file with the column. Columns without
-    any number there are not listed. If no column is listed, the result is "". The question depends
-    on records, so only the curator may see it.
+    numbers and missing values in the first batch of the first file with the column. At least one
+    value must be a number. If no column is listed, the result is "". The question depends on
+    records, so only the curator may see it.
     """
     checked_names: set[str] = set()
     numeric_columns = []
@@ -578,7 +578,7 @@ class _Tally:
     def counts(self, tables: dict[Names, np.ndarray], doubts: tuple[str, ...]) -> Counts:
         """Return ``tables`` with the numbers of records and the warnings of this count.
 
-        ``doubts`` are further warnings; they come first.
+        In the result, the warnings ``doubts`` precede the warnings of this count.
         """
         cap = self.cap
         return Counts(

@@ -346,7 +346,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_decompressed_size(what: str, size: int) -> None:
-    """Raise LimitExceeded if ``what``, a row group or its column, has a too large ``size`` in bytes."""
+    """Raise LimitExceeded if ``size``, in bytes, is above the limit for a row group or its column.
+
+    ``what`` names the row group or the column.
+    """
     if size > CHUNK_BYTES:
         raise LimitExceeded(
             f"{what} of the file decompresses to {size:,} bytes; at most {CHUNK_BYTES:,} are"

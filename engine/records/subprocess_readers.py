@@ -323,9 +323,9 @@ def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
 def _unlabelled_between(values: Sequence[Any]) -> int:
     """Return the number of unlabelled integers between the smallest and largest labelled value.
 
-    For example, the scale 1 = bad, 5 = good has the three unlabelled integers 2 to 4. The result is
-    0 unless `values` are two or three integers: only the ends, or the ends and the middle, of a
-    scale are labelled.
+    For example, the scale 1 = bad, 5 = good has the three unlabelled integers 2 to 4. Only two or
+    three integers are examined, which may be the ends, or the ends and the middle, of a scale. For
+    all other `values` the result is 0.
     """
     numbers = [value for value in values if isinstance(value, (int, float))]
     are_integers = len(numbers) == len(values) and all(n == int(n) for n in numbers)

@@ -66,8 +66,8 @@ class ColumnFit:
     in_domain : number of rows with a value in the domain of the attribute.
     missing : number of rows without a value in this column.
     unknown : number of rows with a value outside the domain.
-    refused : number of rows that a release drops because of this column: its value is missing,
-        unlisted or out of range, and the attribute has no cell that collects such values.
+    refused : number of rows that a release drops because of this column: those with a missing or
+        unknown value that no cell of the attribute collects.
     values : unknown value -> number of rows, for the `MAX_SHOWN_VALUES` most frequent unknown
         values; each value is cut to `MAX_SHOWN_CHARACTERS`. If a column has more than
         `MAX_UNKNOWN_VALUES` distinct unknown values, these numbers may be too small.
@@ -440,8 +440,8 @@ def fingerprint_of(
 ) -> Fingerprint:
     """Return the fingerprint of counted records, and call ``intake`` with the curator's report.
 
-    The report contains one warning per other dataset name under which the same records were
-    released, and one per name under which they were rehearsed.
+    The report contains warnings if the same records were released under another dataset name, or
+    were declared public for a rehearsal.
 
     Parameters
     ----------
@@ -491,7 +491,7 @@ def check_repeat(
 def _same_records_warning(row: Row) -> str:
     """Return the warning that records were used before, under the dataset name of a ledger row.
 
-    ``row`` is the spend of a release of the same records, or a note on a rehearsal with them.
+    ``row`` is the spend of a release of the same records, or the note of `declare_public` on them.
     """
     if row.kind == REHEARSAL_NOTE_KIND:
         return (
@@ -518,7 +518,7 @@ def check_records(
 
     The report depends on single records. It is for the curator only: do not publish it, and do not
     publish a decision that depends on it. If ``ledger`` is given, the report contains a warning if
-    the same records were released under another name than ``dataset``, or used in a rehearsal.
+    the same records were released under another name than ``dataset``, or declared public.
 
     Raises
     ------

@@ -293,8 +293,8 @@ class Release:
     def _check_repeat(self, counts: Counts, intake: Callable[[Intake], object] | None) -> None:
         """Raise OtherRecords if the stored result was measured on other records.
 
-        If it was not, ``intake`` receives the curator's report.  Nothing is checked if ``sets`` is
-        None.
+        If the records are the same, ``intake`` receives the curator's report.  Nothing is checked
+        if ``sets`` is None.
         """
         if self.sets is not None:
             receipt, remedy = self.ledger.spent(self.key), self.remedy()

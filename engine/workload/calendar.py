@@ -108,7 +108,7 @@ def cell_label(number: int, unit: str) -> str:
 
 
 def read_period(text: str, date_format: str | None = None) -> Period | None:
-    """Return the period that a text denotes, or None if the text is not a date.
+    """Return the period that a text denotes, or None if the text denotes no period.
 
     The text is in the declared format or, if it does not match this format, in ISO 8601.
 
@@ -181,7 +181,7 @@ def _pattern(date_format: str) -> re.Pattern[str]:
 
 
 def check_format(date_format: str, unit: str, subject: str) -> None:
-    """Raise SchemaError unless a date format is valid, determines a cell and fits ISO dates.
+    """Raise SchemaError if a date format is invalid, leaves the cell open or misreads ISO dates.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Conditions on attributes as values, and their predicate texts.
 
 A condition is a conjunction of factors. A factor on one attribute is a set of its cells; a factor
-on several attributes is a text in the language of `predicates`. A conjunction of single-attribute
-factors is a product of queries, and separate factors keep the decomposition of a workload small.
+on several attributes is a text in the language of `predicates`. Each single-attribute factor
+becomes a query family on its attribute, so its query matrix has only the cells of this attribute.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _literal(attribute: Attribute, cell: int) -> str:
 
 
 def _list_predicate(attribute: Attribute, listed: Inside, *, negated: bool) -> str:
-    """Return the predicate that an attribute has one of the listed cells, or none if ``negated``."""
+    """Return the predicate "is a listed cell", or "is no listed cell" if ``negated``."""
     name = word(attribute.name)
     values = [_literal(attribute, int(cell)) for cell in np.flatnonzero(listed)]
     if len(values) == 1:

@@ -540,7 +540,7 @@ class Areas(Family):
     def labels(self) -> tuple[str, ...]:
         """Condition of each area, such as "state = Ohio", from the coarsest to the finest level.
 
-        The level of the cells is left out.
+        The single cells, which are the areas of the finest level, are left out.
         """
         selected = self._selected
         levels = [
@@ -725,7 +725,7 @@ class Levels(Areas):
 
 @dataclass(frozen=True)
 class Affine(Family):
-    """Bounds on the sum of the cell numbers of two attributes.
+    """One query per upper bound on the sum of the cell numbers of two attributes.
 
     Query c counts the records with A_1 + A_2 <= c, where A_i is the cell number of attribute i. The
     bounds are c = 0 .. n_1 + n_2 - 2 for attributes with n_1 and n_2 cells.
@@ -757,7 +757,7 @@ class Affine(Family):
 
 @dataclass(frozen=True)
 class Abs(Affine):
-    """Bounds on the absolute difference of the cell numbers of two attributes.
+    """One query per upper bound on the absolute difference of two cell numbers.
 
     Query c counts the records with |A_1 - A_2| <= c, where A_i is the cell number of attribute i.
     The bounds are c = 0 .. max(n_1, n_2) - 1 for attributes with n_1 and n_2 cells.
