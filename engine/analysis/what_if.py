@@ -109,7 +109,7 @@ class Change:
 def raise_weight(
     request: Request, group: int, attribute: str = "", factor: float = 4.0
 ) -> ChangedRequest:
-    """Multiply the weight of a group by a factor."""
+    """Multiply the weight of a group by a factor; ``attribute`` is not used."""
     groups = request.workload.groups
     queries = groups[group]
     if queries.weight == 0.0:
@@ -149,7 +149,7 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
 
 
 def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Remove all groups that have the largest number of attributes in the workload."""
+    """Remove all groups with the largest number of attributes; ``attribute`` is not used."""
     groups, dimension = request.workload.groups, _max_dimension(request)
     retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
     if not any(groups[i].weight > 0.0 for i in retained):
@@ -172,7 +172,7 @@ def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRe
 
 
 def twice_budget(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Spend twice the privacy cost, or twice the epsilon of a pure budget."""
+    """Double the privacy cost, or the epsilon of a pure budget; ``attribute`` is not used."""
     old = request.budget
     new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
     texts = [
@@ -184,7 +184,7 @@ def twice_budget(request: Request, group: int, attribute: str = "") -> ChangedRe
 
 
 def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Tune the centers of the residual spaces to the workload."""
+    """Tune the centers of the residual spaces to the workload; ``attribute`` is not used."""
     mechanism = mechanism_class(request.mechanism)
     if "centers" not in mechanism.__dataclass_fields__:
         raise NotApplicable(
@@ -588,7 +588,7 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
 
 
 def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Remove the group from the workload."""
+    """Remove the group from the workload; ``attribute`` is not used."""
     groups = request.workload.groups
     if len(groups) == 1:
         raise NotApplicable(
@@ -603,7 +603,7 @@ def set_weight_zero(request: Request, group: int, attribute: str = "") -> Change
     """Set the weight of the group to 0, so that measurements for other groups answer its queries.
 
     If no single other group is known to determine its queries, the marginal on its attributes is
-    added.
+    added.  ``attribute`` is not used.
     """
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
@@ -620,7 +620,10 @@ def set_weight_zero(request: Request, group: int, attribute: str = "") -> Change
 
 
 def replace_by_marginal(request: Request, group: int, attribute: str = "") -> ChangedRequest:
-    """Replace the group by the marginal on its attributes, which determines all its queries."""
+    """Replace the group by the marginal on its attributes, which determines all its queries.
+
+    ``attribute`` is not used.
+    """
     groups, target = request.workload.groups, request.workload.groups[group]
     if all(isinstance(part.family, Marginal) for part in target.parts):
         raise NotApplicable("The group is a marginal table already. Choose another change.")

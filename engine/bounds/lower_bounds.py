@@ -252,7 +252,7 @@ class _LevelNorm:
         return norm * (1.0 - QUADRATURE_ROUNDING), [mass / total]
 
 
-def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float:
+def independent_bound(decomposition: Decomposition, deadline: float = math.inf) -> float:
     """Return a lower bound on the weighted squared error at joint privacy cost 1, in counts^2.
 
     The bound holds for all plans that measure the residual spaces independently.  The first step of
@@ -260,17 +260,19 @@ def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float
     after ``deadline``, on the clock of `planning_time`.  A sum of Kronecker products is formed as
     one matrix only if time remains for it; without the matrix, the bound is lower.
     """
-    class_of, cells = _equivalence_classes(parts)
+    class_of, cells = _equivalence_classes(decomposition)
     # Residual spaces with the same subworkload on equivalent attributes have nuclear norms that
     # differ by a factor only.  ``blocks`` maps (subworkload, classes) to the sum of these factors.
     blocks: dict[tuple[int, tuple[int, ...]], float] = {}
-    for space, (number, scale) in parts.spaces.items():
+    for space, (number, scale) in decomposition.spaces.items():
         block_key = (number, tuple(class_of[name] for name in space))
         blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
     numbers = {number for number, _ in blocks}
-    as_matrix = _sums_as_matrices(parts, numbers, deadline - planning_time())
+    as_matrix = _sums_as_matrices(decomposition, numbers, deadline - planning_time())
     norms = {
-        number: _norms(parts.subworkloads[number], parts.factors, number in as_matrix)
+        number: _norms(
+            decomposition.subworkloads[number], decomposition.factors, number in as_matrix
+        )
         for number in numbers
     }
     evaluated = [norm for number, _ in blocks for _, factors in norms[number] for norm in factors]
@@ -297,7 +299,9 @@ def independent_bound(parts: Decomposition, deadline: float = math.inf) -> float
     return error_bound(best)
 
 
-def _sums_as_matrices(parts: Decomposition, numbers: Collection[int], seconds: float) -> set[int]:
+def _sums_as_matrices(
+    decomposition: Decomposition, numbers: Collection[int], seconds: float
+) -> set[int]:
     """Return the indices of the subworkloads whose terms `_norms` adds up to one matrix.
 
     Subworkloads with a single term are left out.  Matrices are formed up to the order
@@ -305,9 +309,9 @@ def _sums_as_matrices(parts: Decomposition, numbers: Collection[int], seconds: f
     total.
     """
     as_matrix = set[int]()
-    for number in sorted(numbers, key=lambda k: (parts.subworkloads[k].dimension, k)):
-        dimension = parts.subworkloads[number].dimension
-        if dimension > MAX_DIMENSION or len(parts.subworkloads[number].terms) == 1:
+    for number in sorted(numbers, key=lambda k: (decomposition.subworkloads[k].dimension, k)):
+        dimension = decomposition.subworkloads[number].dimension
+        if dimension > MAX_DIMENSION or len(decomposition.subworkloads[number].terms) == 1:
             continue
         seconds -= DENSE_NORM_RATIO * eigen_seconds(dimension)
         if seconds < 0.0:
@@ -321,7 +325,7 @@ def _normalized(mass: Array) -> Array:
     return mass / mass.sum() if mass.any() else np.full(len(mass), 1.0 / len(mass))
 
 
-def _equivalence_classes(parts: Decomposition) -> tuple[dict[str, int], list[int]]:
+def _equivalence_classes(decomposition: Decomposition) -> tuple[dict[str, int], list[int]]:
     """Return the index of the equivalence class of every attribute, and the cells per class.
 
     Attributes are equivalent if they have equal numbers of cells, equal centers, and the same list
@@ -329,14 +333,14 @@ def _equivalence_classes(parts: Decomposition) -> tuple[dict[str, int], list[int
     of an attribute in each class.
     """
     usage: dict[str, list[tuple[int, int]]] = {}
-    for space, (sub_number, _) in parts.spaces.items():
+    for space, (sub_number, _) in decomposition.spaces.items():
         for axis, name in enumerate(space):
             usage.setdefault(name, []).append((sub_number, axis))
     class_numbers: dict[object, int] = {}
     class_of: dict[str, int] = {}
     cells: list[int] = []
     for name, uses in usage.items():
-        first_sub, axis = parts.subworkloads[uses[0][0]], uses[0][1]
+        first_sub, axis = decomposition.subworkloads[uses[0][0]], uses[0][1]
         key = (first_sub.sizes[axis], digest(first_sub.centers[axis]), tuple(sorted(uses)))
         class_of[name] = class_numbers.setdefault(key, len(class_numbers))
         if class_of[name] == len(cells):

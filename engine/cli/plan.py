@@ -217,15 +217,15 @@ def _compare(args: argparse.Namespace) -> Reply:
         workload, budget_of(args, workload.schema), mechanisms, **limits, progress=args.progress
     )
     frame = ranking.frame.assign(status=ranking.frame["status"].map(in_options))
-    has_error = ranking.frame["rmse"].notna()
+    is_planned = ranking.frame["rmse"].notna()
     table = (
-        ranking.frame[has_error]
+        ranking.frame[is_planned]
         .drop(columns="status")
         .to_string(index=False, float_format=format_number, formatters={"gap": percent_rounded_up})
-        if has_error.any()
+        if is_planned.any()
         else "No mechanism could plan this workload."
     )
-    refused = [f"{row.mechanism}: {row.status}" for row in frame[~has_error].itertuples()]
+    refused = [f"{row.mechanism}: {row.status}" for row in frame[~is_planned].itertuples()]
     # The bound is 0 if no bound is known; ``statement`` then has the reason.
     bound_text = f" It is {format_number(ranking.bound)} counts." if ranking.bound > 0 else ""
     return Reply(

@@ -394,7 +394,7 @@ def stored_second_stage(book: Ledger, common: CommonPlan, position: int, key: st
 
     Raises the errors of `stored_look`.
     """
-    # The closer look of a chain is the look of the next choice.
+    # If another choice follows, this second stage is stored as the first stage of that choice.
     step = LOOK if has_next_choice(common, position) else REST
     with Archive(path=book.result_path(key)) as archive:
         header = archive.head(key=key, format=FORMAT, step=step)

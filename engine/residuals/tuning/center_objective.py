@@ -787,6 +787,7 @@ class CenterProblem:
                 kinds_by_sort_key.append((int(spaces.sort_keys[k]), kind))
         # a fixed order, because the last digits of sums depend on it
         kinds = [kind for _, kind in sorted(kinds_by_sort_key, key=lambda entry: entry[0])]
+        # `_can_solve_sum` reserves memory and time, so small spaces come first
         for kind in sorted(kinds, key=lambda k: math.prod(self.sizes[r] for r in k.roles)):
             kind.separate = len(kind.terms) > 1 and not self._can_solve_sum(kind)
         return kinds

@@ -152,7 +152,8 @@ def _fixed(
 ) -> int:
     """Draw the choice of one query of part ``number`` of a group; return the index of the query.
 
-    ``default`` is the index of the query that is chosen at first; searches ignore it.
+    ``default`` is the index of the query that is chosen at first.  It is ignored if the page has a
+    search field instead of a list of all queries.
     """
     part = group.parts[number]
     attributes = [plan.schema[group.attributes[a]] for a in part.axes]
