@@ -6,16 +6,15 @@ Given contrasts t_B, the projection solves
     min  sum over B of |r_B - t_B|^2 / 2 g_B
     subject to  T_A = sum over B inside A of r_B / (number of cells summed out)  >= 0
 
-for the maximal attribute sets A, with g_B = 4^|B|.  The contrasts of large sets contain most of the
-noise; because their g_B is large, they change most, and the total hardly changes.  With Lagrange
-multipliers lambda_A >= 0 of the constraints T_A >= 0,
+for the maximal attribute sets A, with g_B = 4^|B|, and `TOTAL_WEIGHT` for the total.  The contrasts
+of large sets contain most of the noise; because their g_B is large, they change most, and the total
+hardly changes.  With Lagrange multipliers lambda_A >= 0 of the constraints T_A >= 0,
 
     r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B).
 
 The dual problem is maximized by projected gradient steps lambda_A <- [lambda_A - step_A T_A]_+ with
-Nesterov momentum and restarts.  Possible cells whose multiplier remains 0 are not
-stored.
-Most rounds skip the tables whose constraints are nearly satisfied; every few rounds all tables are
+Nesterov momentum and restarts.  Possible cells whose multiplier remains 0 are not stored.  Most
+rounds skip the tables whose constraints are nearly satisfied; every few rounds all tables are
 updated.
 
 Impossible cells have the constraint T_A = 0, and their multipliers may be negative.  After the
@@ -146,12 +145,12 @@ class _Multipliers:
         return _weight(self.axes)
 
     def mean_terms(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return the terms of g times the contrast of ``point``, except g times ``point`` itself.
+        """Return g times the contrast of ``point``, minus g times ``point``, as terms by subset.
 
-        A contrast is the table plus one term per proper subset of ``axes``: the mean table on the
-        subset, with an alternating sign.  The terms in the result are multiplied by the number of
-        cells per mean, because `add_lower` divides by this number.  ``means`` is the result of
-        `means`.
+        The contrast of a table is the table plus one term per proper subset of ``axes``: the mean
+        table on the subset, with an alternating sign.  The terms in the result are multiplied by
+        the number of cells per mean, because `add_lower` divides by this number.  ``means`` is the
+        result of `means`.
         """
         terms = {}
         for inside, values in means.items():

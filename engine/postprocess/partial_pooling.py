@@ -86,8 +86,8 @@ def on_simplex(values: Array, weights: Array, total: float) -> Array:
 def nearest_single(estimate: ResidualEstimate, total: float, center: Array) -> Array:
     """Return the non-negative one-way table with sum ``total`` that is nearest to its estimate.
 
-    Distances are measured in the precision matrix of the noise.  In this norm, projecting on a
-    convex set that contains the true table cannot increase the error.  Shape (n,).
+    The precision matrix of the noise defines the norm.  In this norm, projecting on a convex set
+    that contains the true table cannot increase the error.  Shape (n,).
     """
     # accelerated projected gradient descent (FISTA)
     assert estimate.metric is not None

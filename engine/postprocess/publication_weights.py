@@ -13,10 +13,11 @@ residual towards 0 has the L1 error
 
 relative to N records.  The variances t are assumed to be proportional to the cell counts, which are
 lognormal with the standard deviation `LOG_CELL_SPREAD`.  Their size is such that the residual
-deviates from 0 by d N records (sum of absolute values).  For residuals on two or more attributes, d
-has the values `DEVIATIONS` with equal probability, or follows from a reference.  For residuals on
-one attribute, d is the largest possible value 2, and for the total t is infinite.  The predicted
-error of the table on A is the root of the sum of e_B^2 over all B inside A.
+deviates from 0 by d N records (sum of absolute values).  For residuals on k >= 2 attributes, d has
+the values `DEVIATIONS` times `ORDER_FACTOR`^(k - 2) with equal probability, or follows from a
+reference.  For residuals on one attribute, d is the largest possible value 2, and for the total t
+is infinite.  The predicted error of the table on A is the root of the sum of e_B^2 over all B
+inside A.
 
 **Optimum.**  Let sigma_B^2 be the variance of the noise of the residual on B, and c_B / sigma_B^2 its
 privacy cost.  Let u_B be the derivative of the mean error of all tables with respect to sigma_B^2.

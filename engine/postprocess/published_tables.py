@@ -241,8 +241,8 @@ class Published:
 
         Raises
         ------
-        PlanError : the tables have ``fit="none"``, ``n`` is not allowed, or no integer counts have
-            all public totals.
+        PlanError : the tables have ``fit="none"``, ``n`` is not allowed, or no integer counts
+            satisfy the rules and all public totals.
         LimitExceeded : more than `MEMORY_LIMIT` bytes would be needed, or several public totals
             share attributes of too many cells.
         """
@@ -355,7 +355,7 @@ def publish(
     Raises
     ------
     PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, the
-        folder of ``resume`` is not writable, or under the rules no integer counts have all public
+        folder of ``resume`` is not writable, or no integer counts satisfy the rules and all public
         totals.
     NotApplicable : the plan measures full tables instead of residual spaces.
     NotAnswerable : the number of records is neither measured nor public.
