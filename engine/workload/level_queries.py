@@ -65,7 +65,7 @@ class LevelQueries:
     def numbers(self, areas: Sequence[int], start: int, stop: int) -> Index:
         """Return the indices, in the group, of queries ``start:stop`` on the given areas.
 
-        The queries on these areas are ordered as in a group that has only these areas, in the order
+        ``start`` and ``stop`` count the queries of a group that has only these areas, in the order
         of ``areas``. The result has shape (queries,).
         """
         shape = list(self.counts)

@@ -1,9 +1,10 @@
 """Predicate language: parsing of conditions and evaluation on cells.
 
-The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``
-and sums, differences and products of coded attributes. Both = and == test equality, and ≤, ≥ and ≠
-are the same as <=, >= and !=. A level of a hierarchy is compared with the labels of its areas; a
-level with the name of an attribute cannot be used. The text is parsed and never executed.
+The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not``,
+and comparisons of sums, differences, products and absolute values (``abs``) of coded attributes.
+Both = and == test equality, and ≤, ≥ and ≠ are the same as <=, >= and !=. A level of a hierarchy is
+compared with the labels of its areas; a level with the name of an attribute cannot be used. The
+text is parsed and never executed.
 `compared_dates` evaluates comparisons with dates for predicates and for SQL.
 """
 
@@ -417,7 +418,10 @@ class _Evaluator:
         return None
 
     def named(self, name: str) -> tuple[int, Attribute, HierarchyLevel | None]:
-        """Return the axis, the attribute and the level of a name; the level of an attribute is None."""
+        """Return the axis, the attribute and the level that a name denotes.
+
+        The level is None if the name denotes the attribute itself.
+        """
         if name not in self.terms:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.terms[name]) > 1:

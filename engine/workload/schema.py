@@ -183,8 +183,8 @@ class Schema:
         Raises
         ------
         SchemaError : if a name is not the name of an attribute of the schema.
-        error : the exception of this type is raised if ``names`` is not a collection of names, or
-            contains a name twice.
+        The exception type ``error`` : if ``names`` is not a collection of names, or contains a name
+            twice.
 
         >>> Schema([Attribute.of_size("age", 4)]).named("age")
         ('age',)
@@ -233,7 +233,7 @@ class Schema:
 
         Raises
         ------
-        SchemaError : if the attribute exists and its labels are not the codes of the list.
+        SchemaError : if the attribute exists and `Attribute.with_hierarchy` refuses the list.
         """
         attributes = [
             attribute.with_hierarchy(code_list) if attribute.name == name else attribute
@@ -379,7 +379,7 @@ class Schema:
 
     @cached_property
     def facts(self) -> tuple[JointConstraint, ...]:
-        """Constraints of the rules for structural zeros and the invariants.
+        """Constraints by the rules for structural zeros and by the invariants.
 
         Rules and invariants that share attributes are combined in one entry.
         """

@@ -409,9 +409,9 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
 def edges_text(edges: Sequence[float]) -> str:
     """Return bin edges as a text that `parse_edges` reads.
 
-    The text has the form first:last:step if there are several equally wide bins and `parse_edges`
-    reads exactly these edges from it. If only the last bin has another width, its upper edge
-    follows as a number. In all other cases the text lists every edge.
+    The text has the form first:last:step if there are at least three equally wide bins and
+    `parse_edges` reads exactly these edges from it. If only the last bin has another width, its
+    upper edge follows as a number. In all other cases the text lists every edge.
 
     >>> edges_text([0, 18, 65]), edges_text([0, 1, 2, 3, 4, 9])
     ('0, 18, 65', '0:4:1, 9')

@@ -641,7 +641,7 @@ class Grouping:
 
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
-    """Return the attribute of a CASE expression, and its bands.
+    """Return the name of the attribute of a CASE expression, and the bands of the CASE.
 
     A band is the mask of the cells with one result of the CASE. Bands are in the order in which
     their results first appear. Bands without cells are left out.

@@ -131,7 +131,7 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
 
 
 def classes_of_all_ways(kinds: Index, ways: Sequence[int]) -> list[GroupClass]:
-    """Return the equivalence classes of the groups of `Workload.all_ways`, as `group_classes`.
+    """Return the result of `group_classes` for the groups of `Workload.all_ways`, but faster.
 
     Parameters
     ----------
@@ -888,7 +888,7 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
 
 
 def joint_part(group: Group) -> Part:
-    """Return one part with all queries of a group, for computations on the whole query matrix."""
+    """Return one part with all queries of a group, for computations on the complete query matrix."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(
         axes=axes,
