@@ -634,7 +634,7 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     plan and the option "look closer".  "look closer" measures a second look, which leads to a
     choice between the second plan and the option "look closer" again, and so on.  The last choice
     is between the last two plans.  All looks and the residual of the plan that is chosen in the end
-    cost together as much as this plan alone.
+    cost together at most as much as this plan alone.
 
     Arguments and errors are those of `coarse_or_fine`.  PlanError is also raised if a name is "look
     closer", if a further look would measure nothing, or if the rounding of all stages costs too

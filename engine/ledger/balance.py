@@ -491,6 +491,7 @@ def _apply_row(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:
             return "adds a dataset twice, or with a budget that is not positive"
+        # in rows of this kind, ``plan_hash`` is the definition of the total
         if is_epsilon(row.pcost) != (TotalDefinition.from_text(row.plan_hash).kind == "pure"):
             return "adds a dataset whose total has another unit than its definition"
         state.totals[row.dataset] = row

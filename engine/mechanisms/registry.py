@@ -58,7 +58,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     Raises
     ------
     PlanError
-        If the text is not a plan file of this version, or is damaged.
+        If the text is not a plan file of this version, is damaged, or is rejected because of its
+        memory.
     """
     data = _plan_document(text, MAX_JSON_MEMORY if untrusted else math.inf)
     entry_limit = max(MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text))
@@ -76,8 +77,8 @@ def _plan_document(text: str | bytes, max_memory: float) -> dict[str, Any]:
         data = parse_json(text, max_memory=max_memory)
     except ValueError:
         message = (
-            "The text of the plan is not valid JSON. Give the content of a plan file, as written by"
-            " to_json, not the name of the file."
+            "The text of the plan is not valid JSON, or has too many or too deeply nested values."
+            " Give the content of a plan file, as written by to_json, not the name of the file."
         )
         raise PlanError(message) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:

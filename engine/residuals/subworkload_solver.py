@@ -244,13 +244,13 @@ class SubworkloadSolver:
         """
         terms = merged_factors(sub)
         if len(terms) == 1:
-            merged_terms = [_merged_key(sub, axes) for axes, _ in terms[0]]
+            factor_keys = [_merged_key(sub, axes) for axes, _ in terms[0]]
             factors_on = [
                 (axes, [number])
-                for (axes, number), merged in zip(terms[0], merged_terms, strict=True)
-                if merged not in counted
+                for (axes, number), factor_key in zip(terms[0], factor_keys, strict=True)
+                if factor_key not in counted
             ]
-            counted.update(merged_terms)
+            counted.update(factor_keys)
         else:
             factors_on = [
                 (tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])

@@ -163,11 +163,12 @@ class SymmetricNetwork:
         blocks[:, :, position, position] = on_diagonal.reshape(self.blocks, o, -1).transpose(
             0, 2, 1
         )
-        beside = np.zeros(self.blocks * o)
-        beside[missing:-1] = path
-        beside = beside.reshape(self.blocks, 1, o)[..., :-1]
-        blocks[:, :, position[:-1], position[1:]] -= beside
-        blocks[:, :, position[1:], position[:-1]] -= beside
+        off_diagonal = np.zeros(self.blocks * o)
+        off_diagonal[missing:-1] = path
+        # the last entry of every block connects two blocks and is dropped
+        off_diagonal = off_diagonal.reshape(self.blocks, 1, o)[..., :-1]
+        blocks[:, :, position[:-1], position[1:]] -= off_diagonal
+        blocks[:, :, position[1:], position[:-1]] -= off_diagonal
         for p in range(self.blocks):
             start = np.arange(missing if p == 0 else 0, o - self.width)
             blocks[p][:, start, start + self.width] -= link[:, None]

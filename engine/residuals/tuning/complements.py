@@ -725,7 +725,7 @@ def tuned_complements(
     -------
     The centers, a mapping from attributes to vectors of shape (n_i,); the complements, a mapping
     from pairs in schema order; the vector of all parameters.  If the time limit ends the search,
-    these are the best values so far.
+    these are the best values so far.  Both mappings are empty if all parameters are 0.
     """
     problem = ComplementProblem(workload, watch, allowance)
     search = _Search(problem)
