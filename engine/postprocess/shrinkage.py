@@ -21,9 +21,9 @@ which are predicted through third attributes from the first fit (`mediators`).
 **Choice of tau.**  The squared distance of a noisy pair from its reference, minus the expectation
 for the noise, is an unbiased estimate of the squared deviation of the true pair.  The deviations of
 all pairs are assumed to have the same prior, which is estimated from all pairs (empirical Bayes).
-The estimate is drawn towards the simple prior of `_simple_priors` that explains the pairs best;
-otherwise a single pair whose noise is large by chance would create prior weight for large
-deviations.  tau of a pair follows from its posterior mean, so that pairs without signal are
+The estimate is drawn towards the mean of the priors of `_simple_priors`, weighted by their
+likelihoods; otherwise a single pair whose noise is large by chance would create prior weight for
+large deviations.  tau of a pair follows from its posterior mean, so that pairs without signal are
 replaced by their references.  Stein's unbiased risk estimate then chooses a multiple of this tau,
 because a table with a few large deviations needs a larger one.  If only few pairs have signal, the
 multiple is chosen for pairs with large deviations only.

@@ -195,7 +195,7 @@ class _Objective:
 
     @property
     def distance(self) -> float:
-        """Sum over all tables of the L1 distance of the counts."""
+        """L1 distance of the counts from the published tables, summed over all tables."""
         return float(np.abs(self.gaps).sum())
 
 
@@ -491,7 +491,7 @@ def meet_facts(
     Raises
     ------
     LimitExceeded : several public totals share attributes of too many cells.
-    PlanError : under the rules of the schema, no integer counts have all public totals.
+    PlanError : no integer counts satisfy the rules of the schema and all public totals.
     """
     changed = {name: np.array(codes, dtype=np.int64) for name, codes in columns.items()}
     people = len(next(iter(changed.values()))) if changed else 0

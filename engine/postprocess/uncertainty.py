@@ -119,9 +119,9 @@ class ResidualPosterior:
     probabilities: Array = field(repr=False)
 
     def draw_cell_variances(self, generator: np.random.Generator) -> Array:
-        """Draw a squared distance; return the posterior variances of the true cells given it.
+        """Draw a squared distance; return the variances of the true cells given this distance.
 
-        In counts^2, shape (n_1, ..., n_k).
+        The posterior variances are in counts^2, shape (n_1, ..., n_k).
         """
         share = float(generator.choice(SHARES, p=self.probabilities))
         # The prior variances of the cells are proportional to the reference.  Their mean is the

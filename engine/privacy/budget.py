@@ -262,10 +262,10 @@ class Budget:
         default is 1e-6.  The field changes neither the privacy cost nor `Plan.hash`.  Budgets with
         different values are not equal, because they print different numbers.
 
-    Guarantee: a Budget that is built from rho, mu, epsilon or (epsilon, delta) never has a larger
-    pcost than they allow, and values that a Budget reports in these parameters are never less than
-    the exact ones.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10, the pcost from `approx`
-    is at least (1 - 3e-8) times the exact pcost for continuous Gaussian noise.
+    Guarantee: a Budget that is built from rho, mu or (epsilon, delta) never has a larger pcost than
+    they allow, and values that a Budget reports in these parameters are never less than the exact
+    ones.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10, the pcost from `approx` is at
+    least (1 - 3e-8) times the exact pcost for continuous Gaussian noise.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang
     2018, theorem 8.
 
