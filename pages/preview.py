@@ -17,7 +17,6 @@ from pages.parts.preview import (
 from pages.parts.release import rehearsal_size, wizard
 from pages.parts.shell import figure_view, history, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
-from pages.parts.workload import budget_form
 
 page_layout.require()
 
@@ -60,15 +59,10 @@ if plan is not None:
     page_layout.mark_previewed(request_state)
     with show_errors():
         hidden_table_view.draw(plan)
-        left, right = st.columns(2, gap="medium")
-        with left:
-            table_errors_view.groups(plan)
-        with right:
-            table_errors_view.draw_selected_group(plan)
+        table_errors_view.draw(plan)
         error_targets_view.search(plan)
     group_targets_form.note_removed_targets()
     figure_view.folds(QUESTIONS, arguments=(plan,))
-figure_view.folds({"promise": ("What the budget promises", budget_form.promise)})
 page_layout.footer(
     code=python_script.plan_code(request_state),
     target=page_layout.page("Compare"),

@@ -136,7 +136,7 @@ def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None
     )
     assert session.studio.budget == BUDGET
     assert "person='pid', rows_per_person=3)" in session.app.code[-1].value
-    session.go("preview").set(fold_promise=True)
+    session.go("preview")
     rows = next(e for e in session.app.number_input if str(e.key).startswith("budget_rows"))
     assert rows.value == 3
     assert "will count" not in session.text()

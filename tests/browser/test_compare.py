@@ -108,7 +108,7 @@ def test_compare_exports_views_and_mechanism_choice_work(visit: Visit, tmp_path:
     page.get_by_role("link", name="Preview").click()
     visit.settle()
     visit.expect_text("Typical error")
-    page.get_by_role("button", name="Exact budget").click()
+    page.get_by_role("button", name="Budget details").click()
     visit.settle()
     visit.pick("Budget unit", "pure epsilon")
     visit.expect_text("never satisfies pure epsilon")

@@ -21,7 +21,7 @@ def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.press("Next: Workload")
     visit.press("Add ")
     visit.press("Next: Preview")
-    visit.unfold("What the budget promises")
+    visit.page.get_by_role("button", name="Budget details").click()
     visit.expect_text(PROMISE)
     visit.check_accessibility("people_1_budget")
     with visit.run():

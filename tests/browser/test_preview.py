@@ -94,6 +94,23 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     visit.check_accessibility("30_map")
 
 
+def test_ways_to_reduce_error_follow_short_list_of_tables(visit: Visit) -> None:
+    short = RequestState(workload=Workload(WORKLOAD.schema).add("vote").add("age").add("party"))
+    path = f"preview?{permalink.NAME}={permalink.packed(short)}"
+    tops = {}
+    for name, address in (("short", path), ("long", PREVIEW_PATH)):
+        visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+        visit.open(address)
+        ways = visit.page.get_by_text("Ways to reduce this error")
+        ways.wait_for()
+        tops[name] = ways.bounding_box()["x"]
+        grid = visit.page.get_by_test_id("stDataFrame").first.bounding_box()
+        chart = visit.page.get_by_test_id("stPlotlyChart").first.bounding_box()
+        assert grid["x"] + grid["width"] <= chart["x"]
+    assert tops["short"] == grid["x"]  # below the list, over the whole width
+    assert tops["long"] >= grid["x"] + grid["width"]
+
+
 def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.open(PREVIEW_PATH)
     visit.expect_text("Ways to reduce this error")

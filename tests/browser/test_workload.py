@@ -122,5 +122,5 @@ def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
 def test_delta_is_shown_without_trailing_zeros(visit: Visit) -> None:
     workload = Workload(Schema([Attribute.of_size("age", 3)]))
     visit.open(f"workload?{permalink.NAME}={permalink.packed(RequestState(workload=workload))}")
-    visit.page.get_by_role("button", name="Exact budget").click()
+    visit.page.get_by_role("button", name="Budget details").click()
     expect(visit.page.get_by_role("spinbutton", name="delta")).to_have_value("0.000001")

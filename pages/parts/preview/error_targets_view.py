@@ -80,10 +80,13 @@ def usable(plan: Plan) -> None:
     """Draw the expected share of publishable answers, and the budget for a chosen share.
 
     An answer is publishable if its coefficient of variation is at most the limit of the form.
-    Without an expected record count, only the form is drawn.
+    Without an expected record count, which is entered above, only the form is drawn.
     """
-    scale = record_count_form.draw()
+    record_count_form.limits(*st.columns(2, vertical_alignment="bottom"))
+    scale = record_count_form.entered_scale()
     if scale is None:
+        if not st.session_state.get(record_count_form.RECORDS):
+            st.caption("Enter the expected record count above to rate each answer.")
         return
     with show_errors():
         picture = figures.quality_picture(plan, scale)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from engine import _format as texts
 from engine import analysis, figures
@@ -34,10 +35,33 @@ SHORT_TABLE = 10  # rows of a table without a fixed height
 ALL, MAP, PAIRS = "All", "Map", "pairs_map"
 
 
-def groups(plan: Plan) -> None:
+def draw(plan: Plan) -> None:
+    """Draw the tables of a plan, and beside them the errors of the selected table.
+
+    Sources of this error, and ways to reduce it, are drawn below its chart. If the list of tables
+    is short, they are instead drawn below both, so that no half of the page remains empty.
+    """
+    left, right = st.columns(2, gap="medium")
+    with left:
+        is_short = _list_groups(plan) <= SHORT_TABLE
+        record_count_form.count_field()
+    with right:
+        # The trial is drawn at the top, so that the user sees its result without scrolling.
+        trial = st.container()
+        number, row = _draw_selected_group(plan)
+        below_chart = st.container()
+    with st.container() if is_short else below_chart:
+        variance_breakdown_view.why(plan, number, row, trial)
+
+
+def _list_groups(plan: Plan) -> int:
     """Draw the groups of the workload as a table with selectable rows, least accurate first.
 
     The view "Map" instead draws the pairs of attributes as a matrix with one cell per pair.
+
+    Returns
+    -------
+    The number of rows of the table; without a table, the number of groups of the workload.
     """
     ways = sorted({len(group.attributes) for group in plan.workload.groups})
     sizes, search_text = {f"{k}-way": k for k in ways}, ""
@@ -54,7 +78,7 @@ def groups(plan: Plan) -> None:
             on_select=_pick_pair,
             selects="points",
         )
-        return
+        return len(plan.workload.groups)
     if len(plan.workload.groups) > MAX_ROWS:
         search_text = st.text_input(
             "Find tables", key="find_groups", placeholder="age income", help="Attribute names."
@@ -62,7 +86,7 @@ def groups(plan: Plan) -> None:
     table = analysis.worst_first(plan, ways=sizes.get(view), words=search_text).head(MAX_ROWS)
     if not len(table):
         st.info("No table has all these attributes. Enter fewer names.", icon="🔎")
-        return
+        return len(plan.workload.groups)
     numbers, selected = table["group"].tolist(), selected_group(plan)
     # The column that orders the rows is the first column of numbers.
     columns = ["attributes", "largest standard error", "RMSE", "queries"]
@@ -100,6 +124,7 @@ def groups(plan: Plan) -> None:
             "selection": {"rows": [numbers.index(selected)] if selected in numbers else []}
         },
     )
+    return len(table)
 
 
 def _short_names(plan: Plan, attributes: Sequence[str], numbers: Sequence[int]) -> list[str]:
@@ -163,10 +188,14 @@ def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...]
     return plan.schema.names, group.attributes, group.family_text, condition
 
 
-def draw_selected_group(plan: Plan) -> None:
-    """Draw the errors of the selected group, their sources, and changes that may reduce them."""
-    # The trial is drawn at the top, so that the user sees its result without scrolling.
-    trial = st.container()
+def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator]:
+    """Draw the errors of the selected group.
+
+    Returns
+    -------
+    number : index of the group.
+    row : container of the buttons below the chart.
+    """
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
     even_error = analysis.even_error(plan, number)
@@ -202,7 +231,7 @@ def draw_selected_group(plan: Plan) -> None:
             if axes_and_fixed is not None:
                 _error_table(plan, picture)
             _errors_of_all_groups(plan)
-    variance_breakdown_view.why(plan, number, row, trial)
+    return number, row
 
 
 def _errors_of_all_groups(plan: Plan) -> None:

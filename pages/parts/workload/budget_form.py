@@ -28,7 +28,10 @@ STEPS: dict[str, tuple[float, ...]] = {
 
 
 def slider(current: Budget) -> None:
-    """Draw a slider for the budget in the chosen unit, and a popover with number fields."""
+    """Draw a slider for the budget in the chosen unit, and below it the largest success rate of an attacker.
+
+    A popover beside the slider has number fields for the budget and its guarantee.
+    """
     unit = _unit(current)
     start = budgets.numbers_of(current, unit)[0]
     value = next((step for step in STEPS[unit] if cost(step) == cost(start)), start)
@@ -42,8 +45,10 @@ def slider(current: Budget) -> None:
             on_change=_use_slider,
             args=(unit,),
         )
-        with st.popover("Exact budget"):
+        with st.popover("Budget details"):
             exact(current)
+            promise(current)
+    st.caption(_guess_text(current))
 
 
 def exact(current: Budget) -> None:
@@ -51,28 +56,32 @@ def exact(current: Budget) -> None:
     unit = budgets.choose_unit()
     _inputs(current, unit)
     show_deferred_error("budget")
-    st.caption(escape_markdown(budgets.other_units(current)))
+    schema = history.current().schema
+    if schema is not None and schema.invariants:
+        st.caption(escape_markdown(deltas_as_powers(schema.meaning(current))))
+    else:
+        st.caption(escape_markdown(budgets.other_units(current)))
+    st.caption(budgets.UNITS[unit])
 
 
-def promise() -> None:
-    """Draw the privacy guarantee and the inputs for the protected unit."""
-    current, schema = history.current().budget, history.current().schema
-    left, right = st.columns(2, gap="large")
-    with left:
-        st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
-    with right:
-        person(current)
-        has_invariants = schema is not None and schema.invariants
-        st.caption(
-            escape_markdown(
-                deltas_as_powers(
-                    schema.meaning(current)
-                    if schema and has_invariants
-                    else budgets.other_units(current)
-                )
-            )
-        )
-        st.caption(budgets.UNITS[budgets.chosen_unit()])
+def promise(current: Budget) -> None:
+    """Draw the inputs for the protected unit, and the privacy guarantee for a person."""
+    schema = history.current().schema
+    person(current)
+    st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
+
+
+def _guess_text(current: Budget) -> str:
+    """Return the largest success rate of an attacker who guesses about a person, as a sentence."""
+    schema = history.current().schema
+    has_invariants = schema is not None and bool(schema.invariants)
+    # From exact totals an attacker can infer who is present.  What remains protected is a person's
+    # values, see `Schema.promise`.
+    protected = current.at(current.replace_one_pcost) if has_invariants else current
+    exact = " Published totals are not protected." if has_invariants else ""
+    return (
+        f"An attacker guesses right at most {protected.guess:g}% of the time (chance: 50%).{exact}"
+    )
 
 
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:

@@ -27,29 +27,16 @@ PERCENT: dict[str, Any] = {
 }
 
 
-def draw() -> NoiseScale | None:
-    """Draw the form; return the expected record count and the CV limits that rate answers.
-
-    The result is None if no record count was entered, or if the limits are not valid; the page then
-    shows the reason.
-    """
-    left, middle, right = st.columns([2, 1, 1], vertical_alignment="bottom")
-    records = left.number_input(
+def count_field() -> None:
+    """Draw the field for the expected record count."""
+    st.number_input(
         "Expected record count (public)",
         min_value=1,
         value=None,
         key=RECORDS,
         placeholder="such as 48,842",
         persist_state="session",
-        help=("A public number, such as the population size; never read from the records."),
     )
-    publishable, doubtful = limits(middle, right)
-    if records is None:
-        st.caption("Enter the expected record count to rate each answer.")
-        return None
-    with show_errors():
-        return NoiseScale(records=records, publishable=publishable / 100, doubtful=doubtful / 100)
-    return None
 
 
 def limits(left: DeltaGenerator, right: DeltaGenerator) -> tuple[float, float]:

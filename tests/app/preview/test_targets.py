@@ -11,7 +11,7 @@ from engine._format import cost, format_number
 from engine.analysis import NoiseScale, budget_for_quality, budget_for_query
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
-from engine.analysis.relative_error import quality_text
+from engine.analysis.relative_error import quality_shares, quality_text
 from engine.mechanisms import plan
 from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget
@@ -104,10 +104,14 @@ def test_query_without_cells_needs_no_budget(session: Session) -> None:
 
 
 def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
-    session.set(fold_target=True, target_goal="Publishable answers")
-    assert "Enter the expected" in session.text()
+    # the field is on the page before the form of a target is opened, and only once
     session.set(scale_records=50_000)
     scale = NoiseScale(records=50_000)
+    share = f"{quality_shares(demo_plan(), scale)[0]:.0%}"
+    assert session.metrics()["Publishable"] == share
+    session.set(scale_records=None).set(fold_target=True, target_goal="Publishable answers")
+    assert "Enter the expected" in session.text()
+    session.set(scale_records=50_000)
     assert quality_text(demo_plan(), scale) in session.text()
     assert session.set(scale_publishable=40.0).errors()
     session.set(scale_publishable=15.0, usable_share=0.95).press("use_budget_usable")

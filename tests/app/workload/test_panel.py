@@ -10,7 +10,7 @@ from engine import analysis
 from engine._format import format_number
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Workload
+from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import job_queue, plans
 from pages.parts.shell import permalink
 from pages.parts.shell.history import RequestState
@@ -60,6 +60,20 @@ def test_budget_slider_sets_budget_until_undo(
     assert session.studio.budget == expected
     assert session.app.select_slider(key="budget_slider").value == step
     assert session.press("undo").studio.budget == budget
+
+
+def test_slider_states_success_rate_of_attacker() -> None:
+    session = open_panel(Budget(pcost=1.0))
+    for _ in range(2):
+        assert "guesses right at most 69.2% of the time (chance: 50%)." in session.text()
+        assert Budget(pcost=1.0).promise in session.text()
+        session.go("preview")
+    exact = Schema([Attribute.of_size("age", 2)], invariants=[("age", [3, 4])])
+    state = RequestState(workload=Workload(exact).add("age"), budget=Budget(pcost=1.0))
+    session = Session(plan=permalink.packed(state)).go("workload")
+    # twice the sensitivity: the attacker tells two contributions apart
+    assert f"at most {Budget(pcost=4.0).guess:g}% of the time" in session.text()
+    assert "Published totals are not protected" in session.text()
 
 
 def test_slider_includes_budget_between_its_steps() -> None:
