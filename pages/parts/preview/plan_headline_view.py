@@ -17,7 +17,7 @@ from pages.parts.workload import budget_form, record_count_form
 
 def headline(plan: Plan | None) -> None:
     """Draw the slider of the budget, and left of it the main numbers of the plan."""
-    left, right = st.columns([9, 5], vertical_alignment="bottom")
+    left, right = st.columns([9, 5])
     with right:
         budget_form.slider(history.current().budget)
     if plan is None:
