@@ -434,7 +434,10 @@ class PersonCap:
         return self.n_rows_read - self.n_without_person - int((self._ranks < self.rows).sum())
 
     def _sort_and_cut(self) -> None:
-        """Sort the rows by person and hash, and drop all but the first k + 1 rows per person."""
+        """Sort the rows by person and hash, and drop all but the first k + 1 rows per person.
+
+        Raises LimitExceeded if sorting needs more memory than the limit.
+        """
         # no row was added since the last selection
         if len(self._keys) <= 1 and self._n_rows == self._n_sorted:
             return

@@ -64,8 +64,8 @@ class JointConstraint:
 def checked_rules(rules: Any) -> tuple[str, ...]:
     """Return the rules for impossible cells as a tuple of texts.
 
-    ``rules`` is one text or a list of texts. Raises SchemaError if a rule is not a text, if a rule
-    occurs twice, or if there are more than `MOST_RULES` rules.
+    ``rules`` is one text or a list of texts. Raises SchemaError if a rule is refused by
+    `check_text`, if a rule occurs twice, or if there are more than `MOST_RULES` rules.
     """
     texts = tuple(
         sequence(

@@ -463,8 +463,8 @@ class SplitMemory:
 
     def centers(self, watch: Listener) -> Split:
         """Return the split with tuned centers and no complements."""
-        # Cyclic workloads are not looked up in the cache.  The cache key is a hash of up to 100,000
-        # groups, and computing the hash would take longer than planning.
+        # Uniform centers are optimal for cyclic workloads.  These workloads are not looked up in
+        # the cache, because the hash of up to 100,000 groups would take longer than planning.
         if cyclic(self.workload):
             return UNIFORM
         cuts = np.cumsum(self.sizes)
