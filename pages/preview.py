@@ -33,7 +33,7 @@ QUESTIONS = {
 
 
 def rehearse_button(plan: Plan) -> None:
-    """Draw the button that opens the rehearsal on the page Release; a quick one starts at once."""
+    """Draw the button that opens the page Release; a quick rehearsal starts at once."""
     if st.button("Rehearse the release", key="to_rehearsal"):
         rehearsal_size.start_if_quick(plan)
         wizard.close_result("release", "step", wizard.REHEARSE)

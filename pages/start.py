@@ -1,4 +1,4 @@
-"""Start page: continue, open or save a project; a demo, an own schema or a lesson."""
+"""Start page: continue, open or save a project, or begin with a demo, a schema or a lesson."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ def try_demo() -> None:
 
 
 def demo() -> None:
-    """Draw the choice of a demo, what it opens, and its button."""
+    """Draw the choice of a demo, a description of its project, and the button that opens it."""
     names = list(demo_data.TITLES)
     name = st.selectbox(
         "Demo", names, names.index(EXAMPLE), demo_data.TITLES.__getitem__, key="start_demo"

@@ -182,7 +182,7 @@ def selected_group(plan: Plan) -> int:
 
 
 def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...], str, str]:
-    """Return what a group still has after its index has changed: attributes, family, condition."""
+    """Return texts that identify a group even if its index changes: attributes, family, condition."""
     group = plan.workload.groups[number]
     condition = analysis.condition_name(plan.workload, number)
     return plan.schema.names, group.attributes, group.family_text, condition
@@ -265,7 +265,7 @@ def _error_table(plan: Plan, picture: figures.Picture) -> None:
 
 
 def _select(number: int | None, plan: Plan | None = None) -> None:
-    """Select a group by its index; for None, select the first group that the page shows of a plan."""
+    """Select the group with index ``number``; if that is None, the first group shown of ``plan``."""
     if number is None and plan is not None:
         number = group_choice.first_group(plan)
     st.session_state[GROUP] = number

@@ -125,7 +125,7 @@ def _untried_ways(plan: Plan, group: int) -> None:
 
 
 def _way(change: Change, group: int, attribute: str) -> None:
-    """Draw the button that tries a change; ``attribute`` is the one whose bins it merges."""
+    """Draw the button that tries a change; ``attribute`` has the bins that the change merges."""
     request = history.current().request
     label, tooltip = f"Merge bins of {attribute}" if attribute else change.label(request), None
     if change.name == "budget":

@@ -120,7 +120,7 @@ def _registered_text(book: Ledger, is_new_ledger: bool) -> str:
 
 
 def registered_note(book: Ledger, status: DatasetStatus) -> None:
-    """Draw what this session created last, if it is this dataset and nothing was spent yet."""
+    """Draw what `register` created last, if it is this dataset and nothing was spent yet."""
     path, dataset, text = st.session_state.get(REGISTERED, ("", "", ""))
     if (path, dataset) == (str(book.path), status.dataset) and not status.spent:
         st.success(escape_markdown(text), icon="🗂️")

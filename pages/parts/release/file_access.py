@@ -1,4 +1,4 @@
-"""Limits on file access: the folder in which the app was started, and folders of a setting."""
+"""Limits on file access: the start folder of the app, and folders of an environment variable."""
 
 from __future__ import annotations
 

@@ -343,7 +343,10 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
 
 
 def _total_text(measurement: Measurement, total: float) -> str:
-    """Return the total of the published tables, and that of the unbiased answers with its error."""
+    """Return the total of the published tables, and that of the unbiased answers with its error.
+
+    If the number of records is public, only the total of the published tables is returned.
+    """
     text = f"{total:,.0f}" if total == round(total) else f"{total:,.1f}"
     unbiased = measurement.combination([((), 1.0)], [1.0])
     if not unbiased.std:

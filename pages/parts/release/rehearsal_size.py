@@ -42,7 +42,7 @@ def records_field(place: DeltaGenerator, key: str, schema: Schema, max_records: 
 
 
 def draw_warning(key: str, schema: Schema) -> None:
-    """Draw the warning that all numbers are rehearsed.
+    """Draw the warning that all numbers come from a rehearsal.
 
     If nobody entered the number of records, the warning states the assumed number. ``key`` is the
     session key of that number.
@@ -112,7 +112,7 @@ def finished(plan: Plan) -> tuple[int, int] | None:
 
 
 def draw_former(former: tuple[int, int], chosen: tuple[int, int]) -> None:
-    """Draw that the page still shows the former rehearsal, not yet one with the chosen values.
+    """Draw a note that the page shows the former rehearsal, because the chosen one has not run.
 
     Both arguments are pairs of a number of records and a seed.
     """

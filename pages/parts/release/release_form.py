@@ -73,7 +73,10 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Return a tuple that identifies a release or look and the records chosen for it."""
+    """Return a tuple that identifies a release, or the look of one, and the chosen records.
+
+    A look is the first measurement of a two-stage release.
+    """
     return (key, *source.identity, source.changed, str(source.columns))
 
 
@@ -182,7 +185,7 @@ def check(
 
 
 def _check_subject(plan: Plan, source: Source) -> tuple[object, ...]:
-    """Return a tuple that identifies the plan and the records, in their present state, of a check."""
+    """Return a tuple that identifies the plan and the present state of the checked records."""
     return (plan.hash, *source.identity, source.changed, str(source.columns))
 
 

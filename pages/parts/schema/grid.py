@@ -155,7 +155,7 @@ def _text(value: Any) -> str:
 
 
 def set_names(names: Sequence[str]) -> None:
-    """Replace the rows without values by one row for each name that no attribute has."""
+    """Replace the rows without values by one row for each of ``names`` that no attribute has."""
     schema = history.current().schema
     present = () if schema is None else schema.names
     st.session_state[INCOMPLETE] = [_empty_row(name) for name in names if name not in present]
@@ -250,7 +250,7 @@ def draw(schema: Schema | None) -> None:
 
 
 def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
-    """Draw how the ``rows`` of the grid were read: bins, dates and codes, and what to check.
+    """Draw the interpretation of the ``rows`` of the grid (bins, dates, codes) and warnings.
 
     Attributes whose labels are listed in the grid, separated by |, are left out.
     """
@@ -295,7 +295,7 @@ def _names(schema: Schema, condition: Callable[[Attribute], bool]) -> str:
 
 
 def _drops_rows(attribute: Attribute) -> bool:
-    """Return whether rows with some values of a column are dropped: unlisted or missing ones."""
+    """Return whether rows with an unlisted or a missing value of an attribute are dropped."""
     counts_others = attribute.other is not None or attribute.clip
     return not counts_others or attribute.missing is None
 

@@ -2,8 +2,8 @@
 
 A request is allowed if its Host is an allowed host, its Origin, if any, is the same host, and it
 contains the access token of this server start: as the cookie that the printed address sets, or as
-``Authorization: Bearer`` from a proxy. Streamlit's own checks are not sufficient: they accept any
-port of localhost, and any https page served from it.
+``Authorization: Bearer`` from a proxy. Streamlit's own checks are not sufficient: they also accept
+requests from pages on any port of localhost.
 """
 
 from __future__ import annotations
@@ -160,8 +160,9 @@ def start_token() -> str:
     Raises
     ------
     SystemExit
-        The allowed hosts are not all named, the app listens on a public address without the name of
-        its host, or the variable is too short or has other characters than A-Z, a-z, 0-9, _ and -.
+        The setting server.allowedHosts is empty or has a wildcard; the app listens on a public
+        address, but the setting names only localhost; or the variable is too short or has other
+        characters than A-Z, a-z, 0-9, _ and -.
     """
     names, address = config.get_option("server.allowedHosts"), config.get_option("server.address")
     if not names or any("*" in name for name in names):

@@ -77,7 +77,7 @@ def show_error(message: str) -> None:
 
 
 def error_text(error: Exception) -> str:
-    """Return the message of an engine error with the labels of the app; advice for MemoryError."""
+    """Return the message of an engine error with the labels of the app, or advice for MemoryError."""
     if isinstance(error, EngineError):
         return in_labels(error)
     return (
@@ -88,7 +88,7 @@ def error_text(error: Exception) -> str:
 
 @contextmanager
 def show_errors() -> Iterator[None]:
-    """Show an engine error that occurs while the page is drawn."""
+    """Show an engine error or MemoryError that occurs while the page is drawn."""
     try:
         yield
     except (EngineError, MemoryError) as error:
@@ -97,9 +97,10 @@ def show_errors() -> Iterator[None]:
 
 @contextmanager
 def deferred_errors(place: str) -> Iterator[None]:
-    """Store an engine error that a callback raises; the page shows it by `show_deferred_error`.
+    """Store the message of an engine error or MemoryError that a callback raises.
 
-    `place` is the key of the message. If no error occurs, the last message of the key is removed.
+    The page shows the message by `show_deferred_error`. `place` is the key of the message. If no
+    error occurs, the last message of the key is removed.
     """
     messages = st.session_state.setdefault("trouble", {})
     messages.pop(place, None)

@@ -144,7 +144,7 @@ def sidebar() -> None:
 
 
 def _show_budget(request: history.RequestState) -> None:
-    """Draw the budget as `budgets.headline`; the tooltip has all units and the summary."""
+    """Draw the budget in the chosen unit; the tooltip has all units and a summary of the project."""
     budget = request.budget
     st.metric(
         "Privacy budget",

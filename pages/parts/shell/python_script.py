@@ -1,4 +1,4 @@
-"""Python scripts that do the same as a page with the engine and without the app."""
+"""Python scripts that do with the engine what a page of the app does."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[
 def _bulky(group: Group) -> bool:
     """Return whether a line of code for a group would be too long.
 
-    This is so for large matrices, and for query weights that do not come from weights of its parts.
+    This is so for large matrices, and for query weights that do not follow from the families.
     """
     families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
     sizes = [

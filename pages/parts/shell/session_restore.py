@@ -150,7 +150,7 @@ def keep() -> None:
 
 
 def _store(name: str, values: dict[str, Any]) -> None:
-    """Store the state of a page under its name, for this browser."""
+    """Store the state of a session under its random name, for this browser."""
     with _LOCK:
         entries = _read()
         entry = entries.pop(browser(), {"pages": {}, "ledgers": []})
@@ -163,7 +163,7 @@ def _store(name: str, values: dict[str, Any]) -> None:
 
 
 def clear_project() -> None:
-    """Remove the choices and results of the present project; called before another one is opened.
+    """Remove the choices and results of the present project, because another project is opened.
 
     Removed are the values of the pages Release and Coarse or fine, and the expected record count.
     """

@@ -51,8 +51,8 @@ def add_button(
 
     Parameters
     ----------
-    label : function that returns the text of the button for the groups that it adds. If there are
-        none, its argument is ``groups``.
+    label : function that returns the text of the button for the groups that the button adds. If the
+        workload has all groups already, its argument is ``groups``.
     """
     workload = history.current().required_workload
     message = history.page_state().pop(ADDED, "")
@@ -136,7 +136,8 @@ def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
 def _query_kind_of_workload() -> str:
     """Return the type of counts of the first numeric attribute that has a family in the workload.
 
-    "Tables" if there is no such attribute, or if its family is not in `NUMERIC_FAMILIES`.
+    The result is "Tables" if there is no such attribute, or if its family is not in
+    `NUMERIC_FAMILIES`.
     """
     workload = history.current().required_workload
     numeric = {a.name for a in workload.schema.attributes if a.kind == "numeric"}
@@ -220,7 +221,7 @@ def one_set(schema: Schema) -> tuple[Group, ...]:
 
 
 def _family_choice(schema: Schema, name: str) -> Any:
-    """Draw the choice of the family of one attribute; return it for `Workload.add`."""
+    """Draw the choice of the family of one attribute; return the family for `Workload.add`."""
     attribute, key = schema[name], f"own_{name}"
     if st.session_state.get(key) not in family_form.families_of(attribute):
         has_levels = bool(attribute.hierarchies)
@@ -229,7 +230,7 @@ def _family_choice(schema: Schema, name: str) -> Any:
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
-    """Draw the choice of the families of one table; return it for `Workload.add`."""
+    """Draw the choice of the families of one table; return the argument for `Workload.add`."""
     choices = [SAME, JOINT] if len(names) == 1 else [SAME, EACH, JOINT]
     has_levels = any(schema[name].hierarchies for name in names)
     by_attribute = has_levels and EACH in choices
@@ -261,9 +262,9 @@ def _family(schema: Schema, names: list[str]) -> Any:
 def picture(schema: Schema, group: Group, *, key: str) -> None:
     """Draw a chart of the queries of a group.
 
-    By default, the chart shows one query on both attributes of a group on two attributes, and
-    otherwise the queries of the first part of the group. The user can choose another part. If there
-    are too many ranges to draw, a table of examples replaces the chart.
+    By default, the chart of a group on two attributes shows one query on both attributes. The chart
+    of any other group shows the queries of its first part. The user can choose another part. If
+    there are too many ranges to draw, a table of examples replaces the chart.
     """
     part, choices = 0, list(range(len(group.parts)))
     # The chart of a part on both attributes is a plane, so no separate choice is needed.

@@ -37,8 +37,8 @@ class Queries:
     level : the level; None if no level is chosen.
     areas : the areas of the level whose queries are listed.
     found : the queries that a search has found; None if there is no search.
-    sums : title of a level that the group does not have, if its areas are listed; their answers are
-        sums of published cells. Empty if the listed queries are queries of the group.
+    sums : title of the chosen level if the group has no queries on its areas, so that the answers
+        are sums of published cells. Empty if the listed queries are queries of the group.
     """
 
     total: int
@@ -84,7 +84,7 @@ def choose_level(titles: Sequence[str], *, key: str) -> str:
 
 
 def search(level: LevelQueries, *, key: str) -> str:
-    """Draw the search for areas of a level, if it has many; return the text of the search."""
+    """Draw the search for areas, if the level has many; return the text of the search."""
     if len(level.labels) < SEARCHED_AREAS:
         return ""
     return st.text_input(
@@ -99,8 +99,8 @@ def choose_queries(
 ) -> Queries | None:
     """Draw fields for choosing which queries of a group a table shows; return these queries.
 
-    If there are several levels, the user chooses one.  The user can then search the areas of the
-    level.  Without a level, the user can search the queries of each attribute if the queries fill
+    If there are several levels, the user chooses one or all.  The user can then search the areas of
+    a chosen level.  Without a chosen level, the user can search the queries of each attribute if the queries fill
     several pages.  If the queries to show fill several pages, the user chooses a page.
 
     Parameters

@@ -22,7 +22,9 @@ DRAW = "Draw a range"
 
 
 def choose(schema: Schema, *, key: str, with_drawing: bool = False) -> Query | None:
-    """Draw the form for one query; return the query, or None while the form is incomplete.
+    """Draw the form for one query; return the query.
+
+    The result is None if the form is incomplete, or if the attributes have too many cells.
 
     The user chooses cells or writes a condition; with ``with_drawing`` the user can also draw a
     range on a chart.

@@ -65,7 +65,7 @@ def write_sql(schema: Schema) -> tuple[Group, ...]:
 
 
 def _check(schema: Schema, request: SqlRequest) -> tuple[Group, ...]:
-    """Draw how the SQL conditions are read, a button that adds the groups, and a table of the groups.
+    """Draw the interpretation of the SQL, a button that adds its groups, and a table of the groups.
 
     Return the groups of the SQL that the user's workload does not have.
     """
