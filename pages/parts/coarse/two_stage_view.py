@@ -189,9 +189,9 @@ def draw_look(key: str, leave: Mapping[str, str]) -> None:
 def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
     """Return one pair (ledger key, state) for the look with this key, and for each later look.
 
-    A look is a measurement that is followed by a decision. In a chain of choices, each choice of a
-    finer analysis leads to a later look. The list ends before a look without a stored result; an
-    error is then drawn.
+    A look is a measurement that is followed by a decision. In a chain of choices, a decision can
+    lead to a later look. The list ends before a look without a stored result; an error is then
+    drawn.
     """
     stages: list[tuple[str, Steps]] = []
     while (state := ledger_state.stored_steps(book, key)) is not None:

@@ -262,8 +262,8 @@ def _default_selection(
 ) -> list[str]:
     """Return the labels that are selected by default.
 
-    These are quick mechanisms and, unless it is expected to take over a minute, the mechanism of
-    the plan.
+    These are the mechanisms of `quick_choices`.  The mechanism of the plan is among them, unless it
+    is expected to take over a minute.
     """
     table = _expected(
         f"{request_state.key}|{list(choices)}", request_state, list(choices.values()), _limit()

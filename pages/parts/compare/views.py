@@ -130,7 +130,7 @@ def _show_ties(request_state: RequestState, results: Comparison) -> None:
 
     If all tables are marginals and some attributes are numeric, a button proposes cumulative counts
     for these attributes, because the mechanisms may have different errors for such counts.  Without
-    this proposal, the mechanisms are drawn only if no mechanism has other errors.
+    this proposal, nothing is drawn unless all mechanisms have the same errors.
     """
     tied = figures.tied_mechanisms(results)
     cumulative = analysis.cumulative_workload(request_state.required_workload)

@@ -149,7 +149,10 @@ def _steps(
 
 
 def _sums(tables: Published, file: Path) -> list[str]:
-    """Return the sentences "sums" of `publish_tables`; ``file`` is of `write_published`."""
+    """Return the sentences "sums" of `publish_tables`.
+
+    `write_published` wrote the published answers to ``file``.
+    """
     import pyarrow.parquet as pq
 
     shown = pq.read_table(file, columns=["published"])["published"].to_numpy()

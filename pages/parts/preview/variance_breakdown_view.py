@@ -117,7 +117,7 @@ def _ways(plan: Plan, group: int) -> None:
 
 
 def _untried_ways(plan: Plan, group: int) -> None:
-    """Draw all changes of a request that retain the group."""
+    """Draw a button for each change of the request that retains the group."""
     st.caption("Planning takes long here, so each change is planned only when you try it.")
     with st.container(horizontal=True):
         for change, attribute, _ in changed_requests(history.current().request, group):

@@ -190,7 +190,7 @@ def clear(starts: tuple[str, ...], keys: Collection[str] = ()) -> None:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Return whether a value of the session state is stored: known key and valid value."""
+    """Return whether a value of the session state can be stored: its key and type are known."""
     if name.startswith(LIST_STARTS):
         return isinstance(value, list) and all(
             isinstance(entry, int) and 0 <= entry <= MAX_LIST_ENTRY for entry in value
