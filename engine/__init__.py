@@ -170,7 +170,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name; its module is imported on the first access, to shorten the start."""
+    """Return a public object; its module is imported only now, so that ``import engine`` is fast."""
     if name == "__version__":
         return _version()
     if name not in _MODULES:

@@ -206,7 +206,8 @@ def format_number(value: float) -> str:
     """Return the text of an error or an estimate, without an exponent.
 
     Numbers below 1000 are rounded to three or four significant digits, larger numbers to integers.
-    An infinite number is "unbounded", NaN is "unknown".
+    Positive numbers below `SMALLEST_ERROR` are "less than 0.0000001".  An infinite number is
+    "unbounded", NaN is "unknown".
 
     >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')

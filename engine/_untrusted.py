@@ -55,9 +55,9 @@ def parse_json(
 
     Raises
     ------
-    ValueError : the text is not JSON, needs more memory, is nested more than 100 levels deep, has
-        an integer of more than 300 digits, or has half of a surrogate pair.  Without ``constants``
-        also: the text has NaN, or a number beyond the range of a double.
+    ValueError : the text is not JSON, needs more than ``max_memory``, is nested more than 100
+        levels deep, has an integer of more than 300 digits, or has half of a surrogate pair.
+        Without ``constants`` also: the text has NaN, or a number beyond the range of a double.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}

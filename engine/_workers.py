@@ -3,9 +3,9 @@
 A pool of the standard library that does not fork imports the caller's script again in every
 process, which runs the script a second time unless its main part is guarded.  Here a server process
 starts without that script.  It imports the engine once and forks one process per call, which takes
-milliseconds.  Where the system
-cannot fork, every call gets a new Python process.  The caller and the server share one connection:
-when the caller closes the connection or ends, the server and its calls end as well.
+milliseconds.  Where the system cannot fork, every call gets a new Python process.  The caller and
+the server share one connection: when the caller closes the connection or ends, the server and its
+calls end as well.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def workload_from_file(
 
     Raises
     ------
-    WorkloadError : if the file does not contain a workload with this schema.
+    WorkloadError : if the file cannot be read or does not contain a workload with this schema.
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
@@ -637,7 +637,7 @@ def mechanisms_of(
 def _options_by_mechanism(
     texts: Iterable[str], mechanisms: Sequence[str]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the options of each mechanism, and the options of all mechanisms together.
+    """Return the options of each mechanism, and the options that apply to all mechanisms.
 
     ``texts`` have the form ``mechanism.name=value`` for one mechanism, and ``name=value`` for all.
     Both results map names of options to values; the first has one such dictionary per mechanism.

@@ -261,7 +261,10 @@ class _DiagonalForm:
 
 
 def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
-    """Return the diagonal form of two Kronecker products on the same attributes, without weights."""
+    """Return the diagonal form of two Kronecker products without row weights.
+
+    The factors of look and block are on the same attributes.
+    """
     strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
     if all(_have_equal_rows(s, t) for s, t in strategy_pairs):
         # In the coordinates that the rows define, both precisions are multiples of the identity.

@@ -6,10 +6,10 @@ second stage measures the residual of this plan.  Both stages together have the 
 and the privacy cost of the chosen plan, so that the choice costs nothing.  `nested_choices` builds
 a chain of such choices.
 
-The common part is computed one residual space at a time, so all plans must have the same residual
-spaces.  This is the case if the centers of all plans are uniform, or if all plans have the same
-tuned centers and complements.  Plans that measure several residual spaces with one strategy (tuned
-plans on small domains, for example) are refused.
+The common part is computed one residual space at a time, so all plans must divide tables into
+residual spaces in the same way.  This is the case if the centers of all plans are uniform, or if
+all plans have the same tuned centers and complements.  Plans that measure several residual spaces
+with one strategy (tuned plans on small domains, for example) are refused.
 
 In both stages, answers are rounded to a noise grid, and rounding costs privacy.  The grids of both
 stages are finer than that of a plan, so that rounding twice usually costs less than rounding the
@@ -61,7 +61,7 @@ def option_cost(option: Plan) -> float:
     """Return what the ledger is charged for an option, in pcost.
 
     A plan is charged its pcost.  An option that is the look (first stage) of a later choice is
-    charged the budget of this look, which is its cost rounded up.
+    charged the budget of this look.
     """
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
@@ -242,7 +242,7 @@ class CommonPlan:
     stretch : factor by which all noise is multiplied.  It is above 1 only if the costs of rounding
         twice would otherwise exceed the cost of a plan.
     following : the next choice in a chain of choices, see `nested_choices`; None for the last
-        choice.  The last option of this choice is the look of the next one.
+        choice.  The last of the `options` is the look of ``following``.
     """
 
     options: tuple[Plan, ...]

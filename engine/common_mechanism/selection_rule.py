@@ -260,9 +260,9 @@ class NestedPlanRule:
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
-        """Standard errors of the primary queries in the look and in each option, by plan.
+        """Standard errors of the primary queries, by plan, in counts, shape (queries,).
 
-        In counts, shape (queries,).
+        The plans are the look, the plan of the primary option and those of the finer options.
         """
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}

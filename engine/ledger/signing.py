@@ -1,7 +1,7 @@
 """Secret keys of a ledger: for signatures, and for digests of records.
 
 Digests of exact counts are keyed, because anyone could compare a plain digest with the digest of
-guessed counts. Neither keys nor digests are part of a release. The key file is created at first
+guessed counts. Neither secret keys nor digests are part of a release. The key file is created at first
 use. If it is lost, the program cannot recognise records that it counted before, and signs with
 another key.
 """

@@ -247,7 +247,7 @@ def centers_example(workload: Workload, budget: Budget) -> CentersExample:
 
     Raises
     ------
-    LimitExceeded : the computation of the bound would take too long.
+    LimitExceeded : an attribute has too many cells for the bound.
 
     >>> result = centers_example(pairs_workload("prefix", 4), Budget(pcost=1.0))
     >>> result.bound <= result.tuned.weighted_rmse < result.equal.weighted_rmse

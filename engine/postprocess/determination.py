@@ -91,7 +91,7 @@ def _determined_cells(
     independent = np.outer(rows, columns) / rows.sum()
 
     def excess_of(prediction: Array, variance: float) -> tuple[float, float]:
-        """Return `noise_excess` of the residual minus that of ``prediction``, with this variance."""
+        """Return the `noise_excess` of the difference between the residual and ``prediction``."""
         prediction = prediction if axes[0] == source else prediction.T
         gap = estimate.cells - estimate.projection.of(prediction)
         return noise_excess(gap, variance, estimate.rank)

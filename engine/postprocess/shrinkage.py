@@ -140,8 +140,8 @@ def max_entropy_table(
     """Return the table on ``axes`` of largest entropy among those with the given margins.
 
     For a pair without impossible cells the result is exact.  Otherwise iterative proportional
-    fitting approximates the table.  The fitting ends when the errors of the margins are at most
-    `MARGIN_TOLERANCE`, or after `ENTROPY_SWEEPS` passes.
+    fitting approximates the table.  The fitting ends when the errors of the margins are at most the
+    share `MARGIN_TOLERANCE` of the records, or after `ENTROPY_SWEEPS` passes.
 
     Parameters
     ----------
