@@ -447,9 +447,9 @@ def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
     """Return the joint privacy cost of strategies divided by the sum of their privacy costs.
 
     The joint cost is the maximum over cells of the summed costs for a record in the cell.  The
-    costs are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if at most
-    one strategy costs different amounts in different cells.  If there are more than `MAX_JOINT`
-    strategies, 1 is returned as an upper bound.
+    costs are pcosts for Gaussian noise, and epsilons for Laplace noise.  The result is 1 if some cell
+    has the largest cost of every strategy, where costs may differ by the share `UNEQUAL_COSTS`.  If
+    there are more than `MAX_JOINT` strategies, 1 is returned as an upper bound.
 
     Parameters
     ----------
@@ -458,15 +458,38 @@ def joint_share(parts: Sequence[MeasuredPart], law: str = "gaussian") -> float:
     """
     if len(parts) > MAX_JOINT:
         return 1.0
-    costs = {s: s.column_costs(law) for _, factors, _ in parts for _, s in factors}
+    strategies = dict.fromkeys(s for _, factors, _ in parts for _, s in factors)
+    costs = {s: s.column_costs(law).reshape(s.sizes) for s in strategies}
     unequal = {s for s, c in costs.items() if np.ptp(c) > UNEQUAL_COSTS * c.max()}
-    unequal_parts = sum(any(s in unequal for _, s in factors) for _, factors, _ in parts)
-    if unequal_parts < 2:
+    tables = dict.fromkeys(
+        (tuple(attributes[a] for a in axes), s)
+        for attributes, factors, _ in parts
+        for axes, s in factors
+        if s in unequal
+    )
+    if _share_a_maximum([(names, costs[s]) for names, s in tables]):
         return 1.0
     total = math.fsum(
         scale * math.prod(float(costs[s].max()) for _, s in factors) for _, factors, scale in parts
     )
     return min(1.0, joint_sensitivity(parts, law) / total)
+
+
+def _share_a_maximum(tables: Sequence[tuple[Space, Array]]) -> bool:
+    """Return whether some cell has the largest entry of every table, up to `UNEQUAL_COSTS`.
+
+    ``tables`` holds pairs (attributes of the axes, table of costs).  Only one cell is tested, so
+    the result may be False although there is such a cell.
+    """
+    cell: dict[str, int] = {}
+    for names, table in tables:
+        largest = np.unravel_index(int(np.argmax(table)), table.shape)
+        for name, value in zip(names, largest, strict=True):
+            cell.setdefault(name, int(value))
+    return all(
+        table[tuple(cell[name] for name in names)] >= (1.0 - UNEQUAL_COSTS) * table.max()
+        for names, table in tables
+    )
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:

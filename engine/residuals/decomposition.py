@@ -216,6 +216,8 @@ def _classify_spaces(
     # (product, coefficient) are equal.  Round r divides the classes by term r of every space.
     _, kind = unique_rows(attribute_classes[places[first_entries]])
     for r in range(int(counts.max(initial=0))):
+        if int(kind.max()) + 1 == len(kind):  # every class has one space
+            break
         has_term = counts > r
         next_term = np.zeros(len(first_entries), dtype=np.int64)
         next_term[has_term] = 1 + term_class[starts[has_term] + r]
@@ -1061,6 +1063,10 @@ def _decompose(
                     (group_class.numbers[members], group_class.places[members], group_class.ranks)
                 )
             continue
+        if len(group_class.numbers) == 1:
+            if weights[group_class.numbers[0]] > 0.0:
+                classes.append((group_class.numbers, group_class.places, group_class.ranks))
+            continue
         complements = [0] * len(group_class.numbers)
         if split.complements:
             complements_of_groups = [
@@ -1129,14 +1135,15 @@ def _group_terms(
         choices.append(
             [(tuple(rank_of_axis[part.axes[i]] for i in inside), gram) for inside, gram in grams]
         )
-    has_single_axes = all(len(part.axes) == 1 for part in parts)
-    terms: list[tuple[Axes, float, Factors]] = []
-    factors: Factors
+    initial = 1.0 if group.parts or weights is None else float(weights[0])
     # Equation 3: a residual space has some attributes of every part.  Its Gram is the Kronecker
     # product of the residual Grams on these attributes, times the total squares of the parts that
     # have no attribute in the space.
+    if all(len(part.axes) == 1 for part in parts):
+        return _terms_of_single_axes(choices, initial)
+    terms: list[tuple[Axes, float, Factors]] = []
     for combination in itertools.product(*choices):
-        coefficient = 1.0 if group.parts or weights is None else float(weights[0])
+        coefficient = initial
         residual: list[tuple[Axes, int]] = []
         for chosen, gram in combination:
             if isinstance(gram, float):
@@ -1146,19 +1153,49 @@ def _group_terms(
                 coefficient *= scale
                 residual.append((chosen, index))
         if coefficient > 0.0:
-            if has_single_axes:
-                # the general case below would give the same result in more time
-                residual.sort()
-                positions = tuple([chosen[0] for chosen, _ in residual])
-                factors = tuple([((i,), index) for i, (_, index) in enumerate(residual)])
-            else:
-                positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
-                factors = tuple(
-                    sorted(
-                        (tuple(map(positions.index, chosen)), index) for chosen, index in residual
-                    )
-                )
+            positions = tuple(sorted(rank for chosen, _ in residual for rank in chosen))
+            factors = tuple(
+                sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
+            )
             terms.append((positions, coefficient, factors))
+    return terms
+
+
+def _terms_of_single_axes(
+    choices: Sequence[Sequence[tuple[Axes, tuple[int, float] | float]]], initial: float
+) -> list[tuple[Axes, float, Factors]]:
+    """Return the result of `_group_terms` for parts on one attribute each.
+
+    Parameters
+    ----------
+    choices : for every part a list of pairs (ranks of the chosen attributes, residual Gram as
+        (index, scale) or total square), as in `_group_terms`.
+    initial : factor of every coefficient.
+    """
+    # The parts are added one after the other, so that every product of coefficients is computed
+    # once.  Ranks and indices of Grams are in the order of the parts.
+    products: list[tuple[Axes, float, tuple[int, ...]]] = [((), initial, ())]
+    for choices_of_part in choices:
+        longer_products = list[tuple[Axes, float, tuple[int, ...]]]()
+        for ranks, coefficient, indices in products:
+            for chosen, gram in choices_of_part:
+                if isinstance(gram, float):
+                    longer_products.append((ranks, coefficient * gram, indices))
+                else:
+                    index, scale = gram
+                    longer_products.append((ranks + chosen, coefficient * scale, (*indices, index)))
+        products = longer_products
+    # the largest choice of a part is its attribute; the other choice is empty
+    part_ranks = [max(chosen for chosen, _ in choices_of_part) for choices_of_part in choices]
+    is_sorted = part_ranks == sorted(part_ranks)
+    terms: list[tuple[Axes, float, Factors]] = []
+    for ranks, coefficient, indices in products:
+        if coefficient > 0.0:
+            if not is_sorted:
+                pairs = sorted(zip(ranks, indices, strict=True))
+                ranks, indices = tuple(r for r, _ in pairs), tuple(k for _, k in pairs)
+            factors = tuple([((axis,), index) for axis, index in enumerate(indices)])
+            terms.append((ranks, coefficient, factors))
     return terms
 
 

@@ -45,7 +45,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from engine._arrays import Array
+from engine._arrays import Array, Index
 from engine._clock import planning_time
 from engine._threads import map_in_threads
 from engine.residuals.basis import Lift, basis, contract
@@ -183,6 +183,20 @@ def character_bases(actions: Sequence[SignedPermutation], dimension: int) -> lis
         norms = np.sqrt((rows * rows).sum(axis=1))
         bases.append((scipy.sparse.diags_array(1.0 / norms) @ rows).T.tocsr())
     return bases
+
+
+def sign_classes(actions: Sequence[SignedPermutation], dimension: int) -> list[Index] | None:
+    """Return the coordinates of every joint eigenspace of symmetries that only change signs.
+
+    There is one array of coordinates per eigenspace, in the order of `character_bases`.  The result
+    is None if some symmetry permutes coordinates.
+    """
+    classes = [np.arange(dimension)]
+    for permutation, sign in actions:
+        if not np.array_equal(permutation, np.arange(dimension)):
+            return None
+        classes = [k[sign[k] == c] for k in classes for c in (1.0, -1.0)]
+    return classes
 
 
 def character_rows(actions: Sequence[SignedPermutation], rows: Array) -> list[Array]:
@@ -445,6 +459,14 @@ class DualProblem:
         # of root^T root.
         if factor.low_rank:
             self.roots = _independent(character_rows(on_coordinates, factor.matrix))
+        elif generators and (classes := sign_classes(on_coordinates, factor.dimension)) is not None:
+            # selecting coordinates takes less time than products with sparse bases
+            roots = _roots([factor.matrix[np.ix_(k, k)] for k in classes])
+            self.roots = [
+                _spread(root, k, factor.dimension)
+                for root, k in zip(roots, classes, strict=True)
+                if len(root)
+            ]
         elif generators:
             bases = character_bases(on_coordinates, factor.dimension)
             roots = _roots([np.asarray(B.T @ (factor.matrix @ B)) for B in bases])
@@ -505,6 +527,22 @@ class DualProblem:
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
+    def value(self, mass: Array) -> float:
+        """Return the dual value T^2 / sum(mass), with the last digits of `sensitivities`.
+
+        ``mass`` holds the weights of the orbits, shape (orbits,).
+        """
+        T = 0.0
+        for W in self.projected:
+            T += float(self._half(W, mass / mass.sum())[0].sum())
+        return T * T
+
+    @staticmethod
+    def _half(W: Array, mass: Array) -> tuple[Array, Array]:
+        """Return the eigenvalues and eigenvectors of M^(1/2) for M = W diag(mass) W^T."""
+        eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
+        return np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18)), U
+
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
         """Return the dual value and its derivatives with respect to the Gram and the centers.
 
@@ -526,8 +564,7 @@ class DualProblem:
         T, X_inverse = 0.0, np.zeros((self.lift.dimension,) * 2)
         X = np.zeros_like(X_inverse)
         for root, W in zip(self.roots, self.projected, strict=True):
-            eigenvalues, U = scipy.linalg.eigh((W * mass) @ W.T, check_finite=False)
-            half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
+            half, U = self._half(W, mass)
             T += float(half.sum())
             pseudoinverse_U = (root.T / np.einsum("rc,rc->r", root, root)) @ U
             # the derivative of T^2 with respect to G is T X^-1
@@ -911,6 +948,18 @@ def _roots(grams: Sequence[Array]) -> list[Array]:
         positive = eigenvalues > NULL_SHARE * largest
         roots.append((U[:, positive] * np.sqrt(eigenvalues[positive])).T)
     return roots
+
+
+def _spread(rows: Array, coordinates: Index, dimension: int) -> Array:
+    """Return rows on some coordinates as rows on all coordinates, with zeros elsewhere.
+
+    ``rows`` has shape (k, len(coordinates)), the result (k, dimension).
+    """
+    # The memory order is that of a product with a sparse basis, because last digits of later
+    # products depend on the order.
+    spread = np.zeros((len(rows), dimension), order="F")
+    spread[:, coordinates] = rows
+    return spread
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:

@@ -610,6 +610,8 @@ class SubworkloadSolver:
         report : called with the estimated share of searches that ended, 0 to 1; may raise to
             cancel.  The estimate assumes one search per subworkload.
         """
+        if workers == 1:
+            return
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
         # the longest search determines the time in parallel, so only the time of all other searches
         # can be saved; this is tested first, because `_worker_searches` may form large Grams

@@ -324,3 +324,16 @@ def test_hdmm_union_forged_header_is_refused(monkeypatch: pytest.MonkeyPatch, ma
     text = dataclasses.replace(result, matrices=(header, *result.matrices[1:])).to_json()
     with pytest.raises(PlanError, match="fit"):
         load_plan(text)
+
+
+def test_joint_share_common_largest_cell_skips_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
+    # one strategy per attribute: its most expensive cell is the most expensive one of every block
+    schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
+    rows = {"a": Custom(matrix=INTEGERS[:, :5]), "b": Custom(matrix=INTEGERS[:, :4])}
+    workload = Workload(schema).add("a", rows["a"]).add("b", rows["b"]).add(["a", "b"], rows)
+    blocks = plan(workload, Budget(1.0), cache=False).blocks
+    assert cells_pcost(blocks, 1) == pytest.approx(total_pcost(blocks, 1), rel=1e-6)
+    monkeypatch.setattr(
+        "engine.plans.blocks.joint_sensitivity", lambda *_: pytest.fail("not necessary")
+    )
+    assert joint_share([(space, b.factors, 1.0 / b.noise**2) for space, b in blocks.items()]) == 1.0

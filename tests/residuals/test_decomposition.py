@@ -382,3 +382,38 @@ def test_grams_of_other_layouts_are_not_compared(monkeypatch):
     # one residual Gram per group; every size has another layout
     assert len(decompose(workload).factors) == 24
     assert len(layouts) == 24
+
+
+def test_decompose_order_of_attributes_is_irrelevant():
+    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (3, 4, 5), strict=True)])
+    families = {"a": "prefix", "b": "range", "c": "marginal"}
+    one, other = (
+        decompose(Workload(schema).add(tuple(names), families)) for names in ("abc", "cab")
+    )
+    assert list(one.spaces) == list(other.spaces)
+    for space in one.spaces:
+        grams = [
+            parts.spaces[space][1]
+            * gram_on_axes(
+                merge_terms(parts.of(space), parts.factors),
+                tuple(range(len(space))),
+                parts.of(space).sizes,
+            ).dense()
+            for parts in (one, other)
+            if space
+        ]
+        if space:
+            np.testing.assert_allclose(*grams, rtol=1e-12)
+
+
+def test_classification_ends_when_every_class_has_one_space(monkeypatch):
+    calls = []
+    original = decomposition.unique_rows
+    monkeypatch.setattr(
+        decomposition, "unique_rows", lambda rows: calls.append(len(rows)) or original(rows)
+    )
+    schema = Schema([Attribute.of_size(f"x{i}", 2 + i) for i in range(9)])
+    decompose(Workload.all_ways(schema, (1, 2), family="prefix"))
+    # Every space has a class of its own, so seven calls are enough for each of the sizes 0, 1 and 2.
+    # The total has 45 terms.
+    assert len(calls) <= 21

@@ -147,6 +147,14 @@ def test_plan_small_workload_uses_no_workers(serial, sent_tasks):
     assert sent_tasks == []
 
 
+def test_plan_with_one_worker_collects_no_searches(monkeypatch):
+    monkeypatch.setattr(
+        "engine.residuals.subworkload_solver.SubworkloadSolver._worker_searches",
+        lambda *_: pytest.fail("searches were collected"),
+    )
+    plan(shapes.nested(), Budget(1.0), cache=False, workers=1)
+
+
 def test_plan_cached_searches_are_not_sent(sent_tasks, monkeypatch, tmp_path):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", str(tmp_path))
     first = plan(workload(), BUDGET, workers=2)

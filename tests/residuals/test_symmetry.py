@@ -87,3 +87,26 @@ def test_symmetry_reduction_nearly_symmetric_gram_is_exact(weaken, monkeypatch):
         lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=residuals.T @ residuals)
     )
     check_solution(solve(reduced), residuals.T @ residuals)
+
+
+def test_sign_classes_equal_sparse_bases(monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    residuals = residual_rows(product(Range(), Range(), 4, 5), (4, 5))
+    factor = Factor(sizes=(4, 5), matrix=residuals.T @ residuals)
+    fast = DualProblem(lift=Lift((4, 5)), factor=factor)
+    monkeypatch.setattr(solvers, "sign_classes", lambda *_: None)
+    sparse = DualProblem(lift=Lift((4, 5)), factor=factor)
+    assert len(fast.roots) == len(sparse.roots) == 4
+    for one, other in zip(fast.roots, sparse.roots, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.flags.f_contiguous == other.flags.f_contiguous
+
+
+def test_reversals_need_no_sparse_bases(monkeypatch):
+    monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
+    monkeypatch.setattr(solvers, "character_bases", lambda *_: pytest.fail("sparse bases"))
+    residuals = residual_rows(Range().rows((9,)), (9,))
+    problem = DualProblem(
+        lift=Lift((9,)), factor=Factor(sizes=(9,), matrix=residuals.T @ residuals)
+    )
+    assert len(problem.roots) == 2

@@ -391,6 +391,14 @@ class Evaluation:
             self.optima[index] = self.problem.dual(index, self.residual_gram(index), centers)
         return self.optima[index]
 
+    def error(self, index: int) -> float:
+        """Return the smallest error L for the residual Gram of a projection, without derivatives."""
+        projection = self.problem.projections[index]
+        if index in self.optima or self.problem.matrix_free_gram(projection) is not None:
+            return self.optimum(index)[0]
+        centers = [self.centers.get(projection.roles[i]) for i in projection.inside]
+        return self.problem.dual_value(index, self.residual_gram(index), centers)
+
     def _add_by_centers(
         self, roles: Sequence[Role], by_center: Sequence[Array], weight: float
     ) -> None:
@@ -567,7 +575,9 @@ def _attribute_occurrences(workload: Workload) -> Index:
     part_indices: dict[Any, int] = {}
     slot_indices: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
-    blocks: list[Index] = [np.zeros((0, 3), dtype=np.int64)]
+    attributes: list[Index] = [np.zeros(0, dtype=np.int64)]
+    groups: list[Index] = [np.zeros(0, dtype=np.int64)]
+    slots: list[int] = [0]
     for group_class in workload.group_classes:
         parts = [
             (part_indices.setdefault(part.key, len(part_indices)), part.axes)
@@ -576,11 +586,13 @@ def _attribute_occurrences(workload: Workload) -> Index:
         all_parts = tuple(sorted(part_index for part_index, _ in parts))
         for part_index, axes in parts:
             for position, axis in enumerate(axes):
-                slot = slot_indices.setdefault((part_index, position, all_parts), len(slot_indices))
-                attributes = group_class.places[:, group_class.ranks.index(axis)]
-                slots = np.full(len(group_class.numbers), slot)
-                blocks.append(np.column_stack([attributes, slots, weights[group_class.numbers]]))
-    return np.concatenate(blocks)
+                key = part_index, position, all_parts
+                slots.append(slot_indices.setdefault(key, len(slot_indices)))
+                attributes.append(group_class.places[:, group_class.ranks.index(axis)])
+                groups.append(group_class.numbers)
+    slot_column = np.repeat(slots, [len(numbers) for numbers in groups])
+    weight_column = weights[np.concatenate(groups)]
+    return np.column_stack([np.concatenate(attributes), slot_column, weight_column])
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
@@ -682,6 +694,12 @@ class CenterProblem:
         weights = np.array([group.weight for group in self.workload.groups])
         classes = []
         for group_class in self.workload.group_classes:
+            if len(group_class.numbers) == 1:
+                number = int(group_class.numbers[0])
+                if weights[number] > 0.0:
+                    group = self.workload.groups[number]
+                    classes.append((group, group_class, weights[group_class.numbers]))
+                continue
             # one row of attribute roles per group; groups with equal rows form one class
             _, role_class = unique_rows(self._roles[group_class.places])
             for k in range(int(role_class.max()) + 1):
@@ -842,17 +860,25 @@ class CenterProblem:
                     for inside in subsets(range(len(part.axes)))
                 ]
             )
+        # Parts are added one after the other.  Entries: positions of the space's attributes,
+        # positions and index of every factor, indices of the projections to the total.
+        products: list[tuple[Axes, KroneckerProduct, tuple[int, ...]]] = [((), (), ())]
+        for choices_of_part in choices:
+            products = [
+                (positions + chosen, (*factors, (chosen, index)), totals)
+                if chosen
+                else (positions, factors, (*totals, index))
+                for positions, factors, totals in products
+                for chosen, index in choices_of_part
+                if not (chosen and self._is_zero(index))
+            ]
         terms = []
-        for combination in itertools.product(*choices):
-            residual = [(chosen, index) for chosen, index in combination if chosen]
-            if any(self._is_zero(index) for _, index in residual):
-                continue
-            positions = tuple(sorted(position for chosen, _ in residual for position in chosen))
-            factors = tuple(
-                sorted((tuple(map(positions.index, chosen)), index) for chosen, index in residual)
-            )
-            monomial = tuple(sorted(index for chosen, index in combination if not chosen))
-            terms.append((positions, factors, monomial))
+        for unsorted_positions, factors, totals in products:
+            positions = tuple(sorted(unsorted_positions))
+            axes_of_factors = [
+                (tuple(map(positions.index, chosen)), index) for chosen, index in factors
+            ]
+            terms.append((positions, tuple(sorted(axes_of_factors)), tuple(sorted(totals))))
         return terms
 
     def _projection_index(self, part: Part, roles: tuple[Role, ...], inside: Axes) -> int:
@@ -1078,21 +1104,32 @@ class CenterProblem:
         respect to N^T pi of the attributes).  The search starts at the dual weights of the last
         search with the same ``key``.
         """
-        self.allowance.check()
         with threads_for(factor.rank):
-            problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
-            start = self._last_weights.get(key)
-            if start is not None and len(start) == problem.variables:
-                # The search cannot raise a weight of 0, so all weights are made positive.
-                start = 0.99 * start + 0.01 * problem.multiplicity / problem.multiplicity.sum()
-            else:
-                start = None
-            mass, _ = problem.maximise(
-                replace(self.options, deadline=self.allowance.deadline), start
-            )
-            self.allowance.check()
-            self._last_weights[key] = mass
+            problem, mass = self._search_weights(key, factor, centers)
             return problem.sensitivities(mass)
+
+    def dual_value(self, key: Any, factor: Factor, centers: Sequence[Array | None]) -> float:
+        """Return the smallest error L of `dual` without its derivatives."""
+        with threads_for(factor.rank):
+            problem, mass = self._search_weights(key, factor, centers)
+            return problem.value(mass)
+
+    def _search_weights(
+        self, key: Any, factor: Factor, centers: Sequence[Array | None]
+    ) -> tuple[DualProblem, Array]:
+        """Return the dual problem of a residual Gram, and its optimal weights, shape (orbits,)."""
+        self.allowance.check()
+        problem = DualProblem(lift=Lift(factor.sizes, centers), factor=factor)
+        start = self._last_weights.get(key)
+        if start is not None and len(start) == problem.variables:
+            # The search cannot raise a weight of 0, so all weights are made positive.
+            start = 0.99 * start + 0.01 * problem.multiplicity / problem.multiplicity.sum()
+        else:
+            start = None
+        mass, _ = problem.maximise(replace(self.options, deadline=self.allowance.deadline), start)
+        self.allowance.check()
+        self._last_weights[key] = mass
+        return problem, mass
 
     def gram(self, part: Part) -> Array:
         """Return the Gram of a part on one attribute, shape (n, n)."""

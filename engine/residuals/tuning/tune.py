@@ -189,7 +189,7 @@ class CenterBalance:
         """Return the smallest error for a projection's residual Gram; 0 if the Gram is zero."""
         if index in self._fixed_errors:
             return self._fixed_errors[index]
-        error = state.optimum(index)[0] if state.is_nonzero(index) else 0.0
+        error = state.error(index) if state.is_nonzero(index) else 0.0
         if not set(self.problem.projections[index].roles) & set(self.tuned_projections):
             self._fixed_errors[index] = error
         return error

@@ -373,3 +373,22 @@ def test_plan_tuned_wide_attribute_is_certified_and_loads(monkeypatch: pytest.Mo
     for number, rows in enumerate(workload_rows(workload)):
         expected = np.einsum("qc,cd,qd->q", rows, covariance, rows)
         np.testing.assert_allclose(result.variances(number), expected, rtol=1e-6)
+
+
+def test_fixed_point_iteration_computes_no_derivatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "engine.residuals.dual_solver.DualProblem.sensitivities",
+        lambda *_: pytest.fail("derivatives were computed"),
+    )
+    workload = Workload.all_ways(sizes(8, 5, 4), (1, 2), family="prefix")
+    assert tuned_centers(workload, ignore_progress)
+
+
+def test_value_has_digits_of_sensitivities() -> None:
+    problem = CenterProblem(Workload(sizes(9)).add("n0", "prefix"), ignore_progress)
+    state = Evaluation(problem=problem, centers={})
+    (index,) = (i for i, p in enumerate(problem.projections) if p.inside)
+    error = state.error(index)
+    assert not state.optima
+    problem._last_weights.clear()
+    assert error == state.optimum(index)[0]
