@@ -580,8 +580,8 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
 
     Notes
     -----
-    A precision K is at most that of ``outer`` and has its row space in V if and only if it is at
-    most the inverse of the covariance with which ``outer`` estimates the coordinates of V.
+    A precision whose row space lies in that of ``part`` is at most the precision of ``outer`` if
+    and only if, in the coordinates ``rows``, it is at most ``precision``.
     """
     U, singular_values, Vt = thin_svd(_residual_rows(part))
     retained = singular_values > RANK_TOLERANCE * singular_values[0]

@@ -292,7 +292,7 @@ class LinearMechanism:
         return np.asarray(scipy.linalg.solve_triangular(factor, answers, lower=not transpose))
 
     def angle_tolerance(self, other: LinearMechanism) -> float:
-        """Return the relative distance at which a row of `other` counts as outside the row space.
+        """Return the relative distance from which a row of `other` counts as outside the row space.
 
         The distance is that of the row from the row space of this mechanism, divided by the length
         of the row.  Rounding errors can cause smaller distances.  Exchanging the two mechanisms
@@ -303,7 +303,7 @@ class LinearMechanism:
         )
 
     def _outside(self, rows: Array) -> Array:
-        """Return the distance of every row of a matrix to the row space of B, shape (k,)."""
+        """Return the distance of each of k rows to the row space of B, shape (k,)."""
         return np.asarray(np.linalg.norm(rows - (rows @ self.row_space.T) @ self.row_space, axis=1))
 
     def _coordinates(self, queries: npt.ArrayLike) -> Array:

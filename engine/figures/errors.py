@@ -303,7 +303,7 @@ class Grid:
     labels : for every axis, its labels.
     shown : whether a cell contains a query, shape (labels of axis 1, labels of axis 2).
     index : one array per part of the group (a query family; a query of the group combines one query
-        of every part).  It contains, for every nonempty cell, the index of the query of this part.
+        of every part).  The array of a part has the index of its query for every nonempty cell.
     what : description of the queries, such as "queries on age".
     hover : plotly hover template of a cell.
     ordered : whether the order of the labels has a meaning, if the grid has one axis.

@@ -651,8 +651,8 @@ def _shares_at_least(ratios: Array) -> tuple[list[float], list[float]]:
     """Return the points of a decreasing step function from 1 to 0, as x and y coordinates.
 
     The x coordinates increase: a start at 0 or below, at most `MAX_STEPS` of ``ratios``, and an end
-    directly above the largest ratio.  The y coordinate of a ratio is the share of ``ratios`` that
-    are at least as large; of equal ratios, only the first has this share.
+    directly above the largest ratio.  The y coordinate of a ratio, or of the first of several equal
+    ratios, is the share of ``ratios`` that are at least as large.
     """
     ordered = np.sort(ratios)
     indices = evenly_spaced(len(ordered), MAX_STEPS)

@@ -412,7 +412,7 @@ def publish(
 
 
 def _fit_share(measurement: Measurement) -> float:
-    """Return the expected share of fitting in the time for integer tables, from 0 to 1.
+    """Return the share of the time for integer tables that fitting is expected to take.
 
     The rest of the time is for drawing the records whose counts are the integer tables.
     """
