@@ -62,12 +62,10 @@ def person_form(schema: Schema) -> None:
 
 
 def size_text(schema: Schema) -> str:
-    """Return the number of attributes, the number of cells and the largest attribute as text."""
-    largest = max(schema.attributes, key=lambda attribute: attribute.size)
+    """Return the number of attributes and the number of cells as text."""
     return (
         f"{texts.pluralize(len(schema), 'attribute')}, {texts.pluralize(schema.size, 'cell')} in"
-        f" the full table. Largest attribute: {largest.name},"
-        f" {texts.pluralize(largest.size, 'cell')}."
+        " the full table."
     )
 
 

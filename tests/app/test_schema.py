@@ -59,7 +59,7 @@ def test_grid_edit_changes_schema_and_is_undone() -> None:
     before = session.studio.schema
     set_edits(session, {"edited_rows": {0: {"name": "years"}}, "added_rows": [{"name": "job"}]})
     assert session.studio.schema.names == ("years", "sex")
-    assert "1 column without values, not in the schema yet: job" in session.text()
+    assert "1 column without values, not used: job" in session.text()
     session.press("undo")
     assert session.studio.schema == before
 
@@ -158,11 +158,11 @@ def test_undo_first_discards_invalid_edit() -> None:
 def test_person_column_is_not_listed_without_values() -> None:
     session = open_demo_schema("census")
     set_edits(session, {"added_rows": [{"name": "id"}, {"name": "job"}]})
-    assert "2 columns without values, not in the schema yet: id, job" in session.text()
+    assert "2 columns without values, not used: id, job" in session.text()
     person = next(f for f in session.app.text_input if f.label.startswith("Person ID column"))
     session.run(person.set_value("id"))
     assert session.studio.schema.person == "id"
-    assert "1 column without values, not in the schema yet: job" in session.text()
+    assert "1 column without values, not used: job" in session.text()
 
 
 def test_row_without_name_asks_for_column_name() -> None:
@@ -243,10 +243,18 @@ def test_page_says_when_rows_will_be_dropped() -> None:
     assert "will be dropped" not in session.text()
 
 
+def test_all_attributes_are_read_back_below_grid() -> None:
+    text = open_demo_schema("survey").text().replace("*", "")
+    assert "Read as: age: 18, 19, … " in text
+    assert "· party: 7 values · " in text  # its labels are listed in the grid
+
+
 def test_workload_names_columns_without_values() -> None:
     session = upload(Session(), "records.csv", b"age,sex\n31,F\n")
     set_edits(session, {"edited_rows": {1: {"values": "F | M"}}})
-    assert "1 column without values, not in the schema yet: age" in session.go("workload").text()
+    note = "1 column without values, not used: age. Nothing is to be done, unless a table needs it."
+    assert note in session.text()
+    assert note in session.go("workload").text()
 
 
 def test_fields_for_constraints_are_in_advanced_fold() -> None:

@@ -145,6 +145,7 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
         " nothing.",
         icon="🔭",
     )
+    dataset_form.draw_files(book)
 
 
 def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> Settings | None:

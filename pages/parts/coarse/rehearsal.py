@@ -19,6 +19,11 @@ from pages.parts.shell import buttons
 from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.shell.python_script import Script
 
+# Session key of the job key, the number of records and the seed of the first measurement that the
+# page shows.
+FINISHED = "coarse_rehearsal_finished"
+BUTTON = "Rehearse the first measurement"
+
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
     """Start the first measurement of simulated records, and discard the previous rehearsal."""
@@ -39,6 +44,13 @@ def start_if_quick(common: CommonPlan) -> None:
 def _look_job(common: CommonPlan, rows: int, seed: int) -> str:
     delta = common.look.budget.report_delta
     return f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
+
+
+def _former(common: CommonPlan) -> tuple[int, int] | None:
+    """Return number of records and seed of the last finished rehearsal of these analyses, if any."""
+    key, rows, seed = st.session_state.get(FINISHED, ("", 0, 0))
+    job = job_queue.find(key) if key == _look_job(common, rows, seed) else None
+    return (rows, seed) if job is not None and job.done else None
 
 
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
@@ -68,7 +80,7 @@ def draw(
     with right.container(horizontal=True):
         is_done = job_queue.find(key) is not None
         buttons.button(
-            "Rehearse the first measurement",
+            BUTTON,
             start_look,
             common,
             key,
@@ -80,14 +92,18 @@ def draw(
         next_button(is_done)
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
+    if job_queue.find(key) is None:
+        former = _former(common)
+        if former is None:
+            st.info("No rehearsal with these analyses yet.", icon="🎭")
+            return script
+        rehearsal_size.draw_former(former, (rows, seed), BUTTON)
+        rows, seed = former
+        key = _look_job(common, rows, seed)
     finished_job = job_widget.job(key, label="Rehearsed first measurement")
     if finished_job is None:
-        if job_queue.find(key) is None:
-            st.info(
-                "No rehearsal with these analyses yet.",
-                icon="🎭",
-            )
         return script
+    st.session_state[FINISHED] = (key, rows, seed)
     rehearsal_size.draw_warning("coarse_rows", look.schema)
     rehearsal_size.what_determines(common.to_json(), rows, seed)
     # If the user repeats the first measurement, its job has the same key as before. The start time

@@ -100,7 +100,9 @@ def confirm_look(
             " again."
         )
     st.info(
-        escape_markdown(f"For the people in the records: {common.options[-1].budget.promise}"),
+        escape_markdown(
+            f"Promise to the people in the records: “{common.options[-1].budget.promise}”"
+        ),
         icon="🙋",
     )
     release_form.confirmation(

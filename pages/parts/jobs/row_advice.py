@@ -74,4 +74,7 @@ def _outside_remedy(attribute: Attribute) -> str:
         return "add the unlisted values, or enter a label for them under “others as”"
     if attribute.edges is not None or attribute.is_dated:
         return "tick “clip” to count them in the first or last cell, or extend the possible values"
-    return "enter a larger number of codes as possible values"
+    return (
+        "enter labels as possible values, and a label for all others under “others as”; a larger number"
+        f" of codes only adds codes from {attribute.size:,} up"
+    )

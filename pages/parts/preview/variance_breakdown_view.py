@@ -11,9 +11,16 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine.analysis.change_effects import changed_requests
 from engine.analysis.variance_breakdown import breakdown_text, errors_by_group, worst_query
-from engine.analysis.what_if import CHANGES, Change, ChangedRequest, twice_budget
+from engine.analysis.what_if import (
+    CHANGES,
+    Change,
+    ChangedRequest,
+    coarser_attribute,
+    twice_budget,
+)
 from engine.plans import Plan
 from engine.privacy import Budget
+from engine.workload import integer_bins
 from pages.parts.jobs import job_queue, job_widget, plans, tasks
 from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import (
@@ -113,7 +120,8 @@ def _ways(plan: Plan, group: int) -> None:
         effect_now = replace(effect, before=error, after=error * effect.after / effect.before)
         with st.container(horizontal=True, vertical_alignment="center"):
             _way(BY_NAME[effect.name], group, effect.attribute)
-            st.caption(escape_markdown(effect_now.text), width="content")
+            bins = f"; {_merged_bins(effect.attribute)}" if effect.attribute else ""
+            st.caption(escape_markdown(effect_now.text + bins), width="content")
 
 
 def _untried_ways(plan: Plan, group: int) -> None:
@@ -122,6 +130,14 @@ def _untried_ways(plan: Plan, group: int) -> None:
     with st.container(horizontal=True):
         for change, attribute, _ in changed_requests(history.current().request, group):
             _way(change, group, attribute)
+            if attribute:
+                st.caption(escape_markdown(_merged_bins(attribute)), width="content")
+
+
+def _merged_bins(attribute: str) -> str:
+    """Return the bins of an attribute after pairs of adjacent ones are merged, as text."""
+    merged = coarser_attribute(history.current().required_workload.schema[attribute])
+    return f"new bins: {integer_bins.domain_text(merged)}"
 
 
 def _way(change: Change, group: int, attribute: str) -> None:

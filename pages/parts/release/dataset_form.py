@@ -113,9 +113,16 @@ def _registered_text(book: Ledger, is_new_ledger: bool) -> str:
         return f"Registered the dataset {status.dataset} with a total of {total}."
     fingerprint = key_fingerprint(book.public_key())
     return (
-        f"Created the ledger {book.path.name} with the dataset {status.dataset}, whose total is"
+        f"Created the ledger {book.path} with the dataset {status.dataset}, whose total is"
         f" {total}. The ledger signs packages with the key of the fingerprint {fingerprint}; keep"
-        f" its key file {key_file(book.path).name}."
+        f" its key file {key_file(book.path)}."
+    )
+
+
+def draw_files(book: Ledger) -> None:
+    """Draw the full paths of the ledger and of its key file; no published file contains them."""
+    st.caption(
+        escape_markdown(f"Ledger: {book.path}. Key that signs packages: {key_file(book.path)}.")
     )
 
 
@@ -164,8 +171,10 @@ def choose(
         return
     if not place.exists():
         st.warning(
-            "There is no ledger here. Create one only for the first release of these records: a"
-            " new ledger does not contain earlier spending."
+            escape_markdown(
+                f"There is no ledger {place}. Create one only for the first release of these"
+                " records: a new ledger does not contain earlier spending."
+            )
         )
         _new_dataset(None, str(place), schema, budget, next_step)
         return

@@ -111,15 +111,18 @@ def finished(plan: Plan) -> tuple[int, int] | None:
     return (rows, seed) if job is not None and job.done else None
 
 
-def draw_former(former: tuple[int, int], chosen: tuple[int, int]) -> None:
+def draw_former(former: tuple[int, int], chosen: tuple[int, int], button: str = "Rehearse") -> None:
     """Draw a note that the page shows the former rehearsal, because the chosen one has not run.
 
-    Both arguments are pairs of a number of records and a seed.
+    Parameters
+    ----------
+    former, chosen : pairs of a number of records and a seed.
+    button : label of the button that starts the rehearsal with the chosen values.
     """
     texts = [f"{pluralize(rows, 'record')} and seed {seed}" for rows, seed in (former, chosen)]
     st.info(
-        f"These are the numbers of the former rehearsal, with {texts[0]}. Press “Rehearse” for"
-        f" {texts[1]}.",
+        f"These are the numbers of the former rehearsal, with {texts[0]}. Press “{button}”"
+        f" for {texts[1]}.",
         icon="🎭",
     )
 

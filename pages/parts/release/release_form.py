@@ -258,7 +258,9 @@ def confirm(
     )
     budgets.sum_note(is_pure=definition.unit == "epsilon")
     st.info(
-        escape_markdown(f"For the people in the records: {plan.schema.promise(plan.budget)}"),
+        escape_markdown(
+            f"Promise to the people in the records: “{plan.schema.promise(plan.budget)}”"
+        ),
         icon="🙋",
     )
     if plan.budget.guess >= WEAK_GUESS_PERCENT:
@@ -406,6 +408,7 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
             f" {dataset_form.charge(book, spend)}. Opening this page again spends nothing.",
             icon="✅",
         )
+        dataset_form.draw_files(book)
 
 
 def restore_choices(key: str) -> None:

@@ -43,8 +43,8 @@ MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
-    "Possible values: labels `F | M` · bins by their edges `0, 18, 65, 120` or `first edge:last"
-    " edge:step`, as in `0:100:5` · dates `2024-01:2024-12:month` · number of codes `10`"
+    "Possible values: labels `F | M` · edges of bins `0, 18, 65, 120` or, in steps of 5, `0:100:5`"
+    " · dates `2024-01:2024-12:month` · number of codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
 MAX_DOMAINS = 12  # attributes whose cells are listed below the grid
@@ -250,20 +250,21 @@ def draw(schema: Schema | None) -> None:
 
 
 def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
-    """Draw the interpretation of the ``rows`` of the grid (bins, dates, codes) and warnings.
+    """Draw the interpretation of the ``rows`` of the grid (bins, dates, values) and warnings.
 
-    Attributes whose labels are listed in the grid, separated by |, are left out.
+    Of attributes whose labels are listed in the grid, separated by |, only the number of values is
+    drawn.
     """
     listed = {row.get("name", "").strip() for row in rows if "|" in row.get("values", "")}
-    attributes = [attribute for attribute in schema.attributes if attribute.name not in listed]
-    lines = [
-        f"**{escape_markdown(attribute.name)}**:"
-        f" {escape_markdown(integer_bins.domain_text(attribute))}"
-        for attribute in attributes[:MAX_DOMAINS]
-    ]
-    if (omitted := len(attributes) - len(lines)) > 0:
+    lines = []
+    for attribute in schema.attributes[:MAX_DOMAINS]:
+        is_listed = attribute.name in listed
+        size = pluralize(attribute.size, "value")
+        domain = size if is_listed else integer_bins.domain_text(attribute)
+        lines.append(f"**{escape_markdown(attribute.name)}**: {escape_markdown(domain)}")
+    if (omitted := len(schema) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
-    notes = [f"Read as: {' · '.join(lines)}"] if lines else []
+    notes = [f"Read as: {' · '.join(lines)}"]
     if names := _names(schema, integer_bins.could_be_integer):
         first = next(filter(integer_bins.could_be_integer, schema.attributes))
         before, after = (
@@ -308,8 +309,8 @@ def note_incomplete(schema: Schema) -> None:
         names_text = ", ".join(names[:MAX_NAMES]) + (", and more" if len(names) > MAX_NAMES else "")
         st.info(
             escape_markdown(
-                f"{pluralize(len(names), 'column')} without values, not in the schema yet:"
-                f" {names_text}."
+                f"{pluralize(len(names), 'column')} without values, not used: {names_text}. Nothing"
+                " is to be done, unless a table needs it."
             )
         )
 

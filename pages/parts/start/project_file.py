@@ -115,13 +115,12 @@ def draw() -> str:
     was opened.
     """
     st.file_uploader(
-        "Open a file",
+        "Open a project, schema, data dictionary or records (column names only)",
         key=KEY,
         on_change=_use_file,
         max_upload_size=MAX_UPLOAD_MB,
         help=(
-            "A project, plan, workload or schema that you saved; a data dictionary; or records, of"
-            " which only the column names are read."
+            "Also a plan or workload that you saved. Of records, only the column names are read."
         ),
     )
     draft_form.sheet_choice(PLACE, _separate_from_demo)

@@ -119,6 +119,15 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     np.testing.assert_allclose(
         table["std"], np.sqrt(expected.variances(first_group(expected))), rtol=1e-6
     )
+    # With another number of records, the former rehearsal remains, and is named so.
+    assert "former rehearsal" not in session.text()
+    session.set(coarse_rows=501)
+    assert "former rehearsal, with 10,000 records and seed 1" in session.text()
+    assert "Press “Rehearse the first measurement” for 501 records" in session.text()
+    assert "Rehearsed answers of 2-way" in session.text()
+    np.testing.assert_array_equal(answers_on_page(session, -1)["answer"], table["answer"])
+    session.set(coarse_rows=10_000)
+    assert "former rehearsal" not in session.text()
     # A new first measurement removes the previous second measurement.
     wait(session.press("coarse_rehearse"))
     assert "Choose 2-way: " in session.text()

@@ -68,6 +68,12 @@ def intake_of(attribute: Attribute, values: list[object]) -> Intake:
             "a larger number of codes",
             Attribute.of_size("code", 8, "categorical"),
         ),
+        (
+            Attribute.of_size("code", 3, "categorical"),
+            [1, -1],
+            "enter labels as possible values, and a label for all others under “others as”",
+            Attribute.categorical("code", ["0", "1", "2"], other="others"),
+        ),
     ],
 )
 def test_advice_keeps_the_rows(

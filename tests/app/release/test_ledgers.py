@@ -20,7 +20,7 @@ from tests.app.session import UNIFORM, Session, demo_schema, wait
 def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     place = tmp_path / "new.ledger"
     session = open_step(place)
-    assert "There is no ledger here" in session.text()
+    assert f"There is no ledger {place}" in session.text()
     assert not place.exists()
     assert "choose or create the dataset" in session.text()
     assert next(b for b in session.app.button if b.key == "declare").disabled
@@ -40,7 +40,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
     assert "Release now?" in session.text()  # the next step opens
-    assert "Created the ledger new.ledger with the dataset a, whose total is" in session.text()
+    assert f"Created the ledger {place} with the dataset a, whose total is" in session.text()
     assert key_fingerprint(Ledger(place).public_key()) in session.text()
     assert f"{SUM_NOTE} The bar shows privacy costs." in session.text()
     assert SUM_NOTE not in session.set(budget_unit="rho").text()

@@ -89,6 +89,9 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     wait(other)
     assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     assert "Released for survey" in session.text()
+    # The curator keeps these files; the address of the page contains no path.
+    assert f"Ledger: {ledger.path}. Key that signs packages: {ledger.path}.key." in session.text()
+    assert ledger.path.name not in str(session.app.query_params)
     assert (
         session.app.session_state[page_layout.RELEASED] == session.studio.key
     )  # a tick in the path
