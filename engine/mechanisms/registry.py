@@ -566,7 +566,7 @@ class DefaultOptions:
 def default_options(
     workload: Workload, mechanism: str, options: Mapping[str, Any]
 ) -> DefaultOptions:
-    """Add the default of the option "centers", as the app and the command line do.
+    """Return options with the default of "centers" that the app and the command line use.
 
     `plan` itself has uniform centers by default, as in the paper.  This function leaves the options
     unchanged if they contain "centers" or the mechanism has no such option.  Otherwise it decides

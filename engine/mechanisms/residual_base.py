@@ -127,9 +127,9 @@ class CandidatePlan:
 
 
 def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Add sentences to the statement of a plan: one for every limit that stopped its search.
+    """Return the plan with one more sentence in its statement for every limit in ``limits``.
 
-    ``limits`` are keys of `STOPPED`.
+    ``limits`` are keys of `STOPPED`: the limits that stopped the search.
     """
     note = "".join(text for limit, text in STOPPED.items() if limit in limits)
     return plan.with_statement(plan.statement + note, limits) if limits else plan

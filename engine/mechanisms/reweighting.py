@@ -846,6 +846,7 @@ class TradeoffSearch:
         allocation = best_shares(
             candidate.class_queries, self.classes.counts, self.goal, candidate.noises, gap
         )
+        # the candidate no longer waits for the optimization of its shares
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)

@@ -298,6 +298,9 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
 
     Raises
     ------
+    DataError
+        The file cannot be read, a name is the name of no column or of several columns, or a named
+        column contains lists or structures.
     LimitExceeded
         A column of a row group decompresses to more than `CHUNK_BYTES` bytes.
     """

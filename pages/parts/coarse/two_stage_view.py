@@ -76,6 +76,8 @@ def take_look(
 ) -> Script | None:
     """Draw the confirmation or the progress of the first measurement (look); return its script.
 
+    The result is None if the rule is invalid or no dataset is chosen.
+
     ``payer_step`` and ``file_step`` are the titles of the steps in which the dataset and the
     records are chosen.
     """

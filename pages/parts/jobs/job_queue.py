@@ -220,6 +220,7 @@ def _begin_next() -> None:
     """
     for key in _queue():
         job = _JOBS[key]
+        # ``stop`` is None before a job starts and after it has ended
         busy = sum(other.occupied_workers for other in _JOBS.values() if other.stop is not None)
         if busy and busy + job.occupied_workers > WORKERS:
             return

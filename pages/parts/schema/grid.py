@@ -213,7 +213,7 @@ def _use_edits(key: str) -> None:
 
 
 def draw(schema: Schema | None) -> None:
-    """Draw the grid, the error of the last edit, and the names of columns without values."""
+    """Draw the grid, and below it the error of the last edit, or notes on the columns."""
     state = st.session_state
     key = f"schema_grid_{history.version()}_{state.get(SERIAL, 0)}"
     # With a new key, Streamlit draws a new grid from these rows, without the edits of the old one.
