@@ -241,7 +241,7 @@ def _compare(args: argparse.Namespace) -> Reply:
 def _plan_summary(fitted_plan: Plan) -> Reply:
     """Return the output that the commands ``plan`` and ``show`` have in common."""
     claim = claim_text(fitted_plan)
-    rows = fitted_plan.schema.rows_per_person_conflict(fitted_plan.budget.rows_per_person)
+    conflict = fitted_plan.schema.rows_per_person_conflict(fitted_plan.budget.rows_per_person)
     lines = [
         (
             f"queries    {fitted_plan.workload.queries:,} in"
@@ -251,7 +251,7 @@ def _plan_summary(fitted_plan: Plan) -> Reply:
         f"proven     {claim}",
         f"budget     {fitted_plan.meaning}",
         f"promise    {fitted_plan.schema.promise(fitted_plan.budget)}",
-        *([f"rows       {rows}"] if rows else []),
+        *([f"rows       {conflict}"] if conflict else []),
     ]
     data: dict[str, Any] = {
         "mechanism": fitted_plan.mechanism,

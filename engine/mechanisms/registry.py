@@ -209,8 +209,8 @@ def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
         stored = solved.get(name)
         if not isinstance(stored, float) or not math.isclose(stored, value, rel_tol=1e-6):
             raise PlanError(
-                f"The plan file states {name} = {stored!r}, but its matrices give {value}: the file"
-                " was changed. Export the plan again."
+                f"The plan file states {name} = {stored!r}, but the rebuilt plan has {value}: the"
+                " file was changed. Export the plan again."
             )
     if solved.get("hash") != plan.hash:
         raise PlanError(

@@ -169,7 +169,7 @@ def _spend_problems(measurement: Measurement, ledger: str | Path) -> list[str]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Return whether two files are equal.
+    """Return whether a recomputed file (``one``) and a file of a package (``other``) are equal.
 
     Decimal numbers in CSV and JSON files may differ by `TABLE_TOLERANCE`.
     """

@@ -839,7 +839,7 @@ def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> 
         expected = "the required table is" if strict else "earlier statements use"
         raise WorkloadError(
             f"The statement uses the table {source.name[:60]!r}, but {expected} {table[:60]!r}. Use"
-            " the same table in all statements."
+            " this table in all statements."
         )
     return source.name
 
