@@ -110,8 +110,8 @@ def _plan_after_edit(
     """Return the plan of a request that changes with every edit; None if not available yet.
 
     A plan with a forecast of at most `LIVE_S` seconds is computed while the page waits. A worker
-    computes it if the forecast is at most ``max_seconds`` and `MEMORY_LIMIT`. Any other plan is
-    computed by a worker after a click on the button that ``offer`` draws.
+    computes a longer one if its forecast is at most ``max_seconds`` and `MEMORY_LIMIT`, and any
+    other plan after a click on the button that ``offer`` draws.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def expected_seconds(request_state: RequestState) -> float:
 
 
 def begin(request_state: RequestState) -> None:
-    """Start planning in a worker, if it takes more than `QUICK_S` and is within the memory limit.
+    """Start planning in a worker, unless it is quick, too large, or a plan is in the cache.
 
     Other pages call this before they open Preview.
     """

@@ -137,8 +137,8 @@ def _steps(
 ) -> tuple[float, float, float]:
     """Return the expected progress after the fit, after the errors and after the files.
 
-    The fractions are those of the forecast time, so that the progress grows with the time.
-    ``records`` is that of `publish_tables`.
+    The values are fractions of the forecast time, so that the progress grows evenly.  ``records``
+    is that argument of `publish_tables`.
     """
     simulate, people = records
     total = float(measurement.marginal([])) if people is None else float(people)

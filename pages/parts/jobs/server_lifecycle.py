@@ -83,7 +83,7 @@ def keep_values_out_of_logs() -> None:
 
 
 def allocator(name: str, *args: int) -> bool:
-    """Call a memory function of glibc; return False if it does not exist or fails."""
+    """Call a memory function of glibc; return whether it exists and its result is not 0."""
     try:
         return bool(getattr(ctypes.CDLL(None), name)(*args))
     except (AttributeError, OSError, TypeError):

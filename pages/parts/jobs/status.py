@@ -13,8 +13,9 @@ class Status:
 
     Attributes
     ----------
-    state : "waiting", "running", "done", "failed" (the function raised an error), "cancelled" or
-        "died" (the worker did not start, or ended without a message).
+    state : "waiting", "running", "done", "failed" (the function raised an error of the
+        engine, of a file or of memory), "cancelled" or "died" (the worker did not start, or ended
+        without a message).
     spends : whether the job spends budget.
     started : time of the request, in seconds of `time.monotonic`.
     fraction : progress of the job, from 0 to 1.
@@ -47,7 +48,7 @@ class Status:
         return time.monotonic() - self.started
 
     def time_text(self, expected: float | None = None) -> str:
-        """Seconds so far and, with the expected total, about how many are left, as a text.
+        """Text with the seconds so far and, with the expected total, the seconds that are left.
 
         Once a tenth of the work is done, the time left follows from the progress of the job.
         """

@@ -1,4 +1,4 @@
-"""Functions that workers call: one engine call each, with arguments that can be pickled."""
+"""Functions that workers call, with arguments and results that can be pickled."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def check(
 ) -> dict[str, Any]:
     """Return the private report on how records fit the schema of a plan, without spending budget.
 
-    If ``ledger`` is empty, the report does not mention earlier releases of the same records.
+    If ``ledger`` is the empty text, the report does not mention earlier releases of the same records.
     """
     book = Ledger(ledger) if ledger else None
     loaded_plan = load_plan(plan_text)
@@ -280,14 +280,14 @@ def check(
 def same_records(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return how records differ from those of a stored release as text; empty if they are equal."""
+    """Return a text on how records differ from those of a stored release; empty if they are equal."""
     return _difference(data, partial(compare_records, ledger, key, **columns, progress=progress))
 
 
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return how records differ from those of a stored look as text; empty if they are equal."""
+    """Return a text on how records differ from those of a stored look; empty if they are equal."""
     return _difference(
         data, partial(stepwise.compare_records, ledger, key, **columns, progress=progress)
     )

@@ -56,7 +56,7 @@ class Formula:
 
 @dataclass(frozen=True, kw_only=True)
 class LessonPicture:
-    """Figures of a lesson at the present choices, with the plan and the code of their numbers.
+    """Figures of a lesson at the present choices, with the request and the code of their numbers.
 
     Attributes
     ----------
@@ -86,8 +86,8 @@ class Lesson:
     minutes : time that the lesson takes.
     title : full title.
     words : introduction, Markdown.
-    steps : one sentence per step of the picture, from step 0, Markdown.
-    picture : function that draws the figures up to a step and returns them.
+    steps : one text per step of the picture, from step 0, Markdown.
+    picture : function that draws the figures of a step and returns them with their request and code.
     step_pictures : function that returns the figures of the handout, as pairs (step, figure).  A
         step has no figure, one or several.  The argument maps URL parameters of widgets to the
         user's choices; without a choice, the default is used.

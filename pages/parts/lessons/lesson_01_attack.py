@@ -124,7 +124,7 @@ def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]
 
 
 def expected() -> dict[str, str]:
-    """Return the numbers of replies found in exact answers, and the standard error with noise.
+    """Return the numbers of replies found in exact answers; with noise, the error and best guess.
 
     The keys are descriptions, the values the numbers as text.
     """

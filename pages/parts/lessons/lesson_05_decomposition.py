@@ -58,7 +58,7 @@ def grid() -> tuple[Schema, list[list[int]]]:
 
 
 def _schema(n_rows: int, n_columns: int) -> tuple[Schema, tuple[str, ...]]:
-    """Return the schema of a table with one row per reply and one column per city; the cities."""
+    """Return the schema of a table with one row per reply and one column per city, and the cities."""
     replies, cities = REPLIES[:n_rows], CITIES[:n_columns]
     schema = Schema(
         [Attribute.categorical("reply", replies), Attribute.categorical("city", cities)]

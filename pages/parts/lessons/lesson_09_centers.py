@@ -40,7 +40,7 @@ STEPS = (
 def user_plans(workload: Workload, budget: Budget) -> CentersExample:
     """Return plans of the user's workload with uniform and with tuned centers, and the bound.
 
-    They are cached until the user opens another page.
+    They are cached until the user changes the workload or budget, or opens another page.
     """
     key = (history.current().request_key, budget)
     cached = history.page_state().get("centered")
@@ -121,7 +121,7 @@ def step_pictures(choices: Mapping[str, Any]) -> tuple[tuple[int, Picture], ...]
 
 
 def expected() -> dict[str, str]:
-    """Return the decrease of the error by tuning and the gap to the bound for all pairs.
+    """Return the decrease of the error by tuning and the gap to the bound for four workloads.
 
     The keys are descriptions, the values the numbers as text.
     """

@@ -34,7 +34,10 @@ STEPS = (
 
 
 def picture(step: int) -> LessonPicture:
-    """Draw the cost of a first measurement followed by an analysis, then the saved budget in numbers."""
+    """Draw the cost of a first measurement followed by an analysis.
+
+    Step 1 adds the saved budget and the size of the first measurement as numbers.
+    """
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
     questions = dial(

@@ -75,7 +75,7 @@ def forget() -> None:
 
 
 def questions(lesson: Lesson) -> None:
-    """Draw the chosen question of a lesson, the button that checks its answer, and the feedback."""
+    """Draw the choice of a question of a lesson, this question, and feedback on the checked answer."""
     numbers = range(len(lesson.questions))
     checked = [answers().get((lesson.name, number)) for number in numbers]
     with st.container(border=True):
@@ -121,7 +121,7 @@ def _mark(answer: Choice | None) -> str:
 
 
 def _check(lesson: Lesson, number: int) -> None:
-    """Store the selected answer of a question; if none is selected, store this for a hint."""
+    """Store the selected answer of a question; if none is selected, store that a hint is needed."""
     choice = st.session_state.get(f"question_{lesson.name}_{number}")
     st.session_state[UNCHOSEN] = (lesson.name, number) if choice is None else None
     if choice is None:
@@ -149,7 +149,7 @@ def sheet(lesson: Lesson) -> str:
 
 
 def overview(lessons: Sequence[Lesson]) -> None:
-    """Draw an expander with the notes for instructors of these lessons."""
+    """Draw an expander with the notes on these lessons for instructors."""
     with st.expander("All lessons of the path", key="overview", on_change="rerun") as opened:
         for number, lesson in enumerate(lessons if opened.open else (), 1):
             st.markdown(f"**{number}. {lesson.title}**")

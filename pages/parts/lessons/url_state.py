@@ -1,8 +1,8 @@
 """The lesson and its choices in the URL, so that users can share them and go back.
 
 `?lesson=strategies&cells=32` is the lesson on strategies with 32 cells; default values are omitted.
-When the page is opened, and after the browser's back or forward button, it reads the URL. At all
-other times it writes its choices to the URL.
+The page reads the URL when it is opened, and after the browser's back or forward button. Whenever
+it is drawn, it writes its choices to the URL.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ DEFAULT_SEED, MAX_SEED = 0, 999_999
 def follow(
     names: Sequence[str], *, numbered: Sequence[str], paths: Mapping[int, Sequence[str]]
 ) -> list[str]:
-    """Read the lesson and its choices from the URL, if the URL or the back button opened the page.
+    """Read the lesson and its choices from the URL when the page opens, or after the back button.
 
-    Returns sentences that state which values of the URL were not valid, and what opened instead.
+    Returns sentences that state whether lesson, path or seed in the URL was not valid, and what
+    is shown instead. The forward button has the same effect as the back button.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ def follow(
 
 
 def keep(lesson: str, *, default_minutes: int) -> None:
-    """Write the lesson, and those of its choices that are not defaults, into the URL."""
+    """Write the lesson, and all its choices and settings that are not defaults, into the URL."""
     parameters = shared_parameters(lesson, default_minutes=default_minutes)
     if st.session_state.get(COURSE, False):
         parameters[COURSE] = "1"
@@ -91,7 +92,7 @@ def keep(lesson: str, *, default_minutes: int) -> None:
 
 
 def shared_parameters(lesson: str, *, default_minutes: int) -> dict[str, str]:
-    """Return the URL parameters of the lesson and its choices, without course mode and plan."""
+    """Return the URL parameters of the lesson, its choices and the path; not course mode and plan."""
     parameters = {LESSON: lesson} | {
         name: text for name, (_, text) in _chosen(lesson).items() if text
     }
@@ -157,8 +158,8 @@ def present_number(of: str, name: str) -> float | None:
 def seed(of: str) -> int:
     """Return the seed of the noise of a lesson, which is stored in the session and the URL.
 
-    It is `DEFAULT_SEED` until the user draws new noise, so that all students of a course see the
-    same numbers.
+    It is `DEFAULT_SEED` until the user draws new noise or opens a URL with a seed, so that all
+    students of a course see the same numbers.
     """
     choices = _chosen(of)
     url_choices = history.page_state().get("url_choices")
@@ -212,14 +213,14 @@ def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:
 
 
 def _text(value: Any) -> str:
-    """Return a choice as text for the URL; a list of choices is joined by dots."""
+    """Return a choice as text for the URL; a list of choices is joined by dots, or "none" if empty."""
     return ".".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _read(text: str | None, options: Sequence[Any], default: Any) -> Any:
     """Return the choice for a text in the URL; the default if the text is missing or invalid.
 
-    If several options can be chosen, invalid parts of the text are left out.
+    If several options can be chosen, invalid parts of the text are left out instead.
     """
     by_text: Mapping[str, Any] = {str(option): option for option in options}
     if text is not None and isinstance(default, list):

@@ -35,7 +35,7 @@ def is_used(lesson: str) -> bool:
 def user_workload(lesson: str) -> Workload | None:
     """Draw the choice between the example of a lesson and the user's workload.
 
-    Returns None if the user chose the example, has no workload, or has one that is too large.
+    Returns None if the user chose the example, has no queries, or has a workload that is too large.
     ``lesson`` is the name of the lesson.
     """
     workload = history.current().workload

@@ -1,4 +1,4 @@
-"""Errors of a plan against a target, the budget that reaches it, and the gap to the optimum."""
+"""Errors of a plan against a target, the budget that reaches it, and the gap to a lower bound."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ERROR, INTERVAL = "standard error", "95% interval"
 def spread(plan: Plan) -> None:
     """Draw the share of queries with an error within a tolerance.
 
-    Below, draw the smallest budget at which a chosen share of the queries is within it.
+    Below, draw the smallest budget at which a chosen share of the queries has such an error.
     """
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     tolerance = left.number_input(
@@ -160,7 +160,7 @@ def _use(find: Callable[[bool], Budget], key: str) -> None:
 
 
 def one_query(plan: Plan) -> None:
-    """Draw the standard error of one query, at the budget of the plan and at other budgets."""
+    """Draw the choice of a query, its error at several budgets, and the budget for a target."""
     with show_errors():
         query = query_form.choose(plan.schema, key="probe", with_drawing=True)
         if query is None:

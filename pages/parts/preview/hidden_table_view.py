@@ -20,8 +20,8 @@ SEARCH_S = 5.0  # longest expected time of one plan at which weights are searche
 def draw(plan: Plan) -> None:
     """Draw a warning about tables with far larger errors than the typical error, if there are any.
 
-    A worker searches for larger weights of these tables. When the search has ended, a button
-    applies the weights.
+    If planning is fast, a worker searches for larger weights of these tables. When it has found
+    some, a button applies them.
     """
     hidden = analysis.hidden_groups(plan)
     if not hidden:

@@ -16,7 +16,7 @@ from pages.parts.workload import budget_form, record_count_form
 
 
 def headline(plan: Plan | None) -> None:
-    """Draw the slider of the budget, and left of it the main numbers of the plan."""
+    """Draw the slider of the budget, and left of it the main numbers of the plan, if there is one."""
     left, right = st.columns([9, 5])
     with right:
         budget_form.slider(history.current().budget)
@@ -69,7 +69,7 @@ def _number(label: str, value: str, tooltip: str) -> None:
 
 
 def optimality(plan: Plan) -> None:
-    """Draw the gap to the best possible plan, and the share of the budget per measurement."""
+    """Draw the gaps of a plan to its lower bounds, and the share of the budget per measurement."""
     error_targets_view.distance(plan)
     title = mechanism_class(history.current().mechanism).title
     st.caption(escape_markdown(f"Mechanism: {title}. Compare offers others and their options."))

@@ -128,7 +128,7 @@ def _list_groups(plan: Plan) -> int:
 
 
 def _short_names(plan: Plan, attributes: Sequence[str], numbers: Sequence[int]) -> list[str]:
-    """Return short names of groups: attributes, and the family of groups that share attributes.
+    """Return short names of groups: attributes, and the family if others have the same attributes.
 
     The name of a group with one condition is the condition.
 
