@@ -172,7 +172,7 @@ def forge(text: str, rng: np.random.Generator) -> str:
             break
         except PlanError as error:
             figure = re.search(
-                r"states (\w+) = .*, but its matrices give ([-+.e0-9]+):", str(error)
+                r"states (\w+) = .*, but the rebuilt plan has ([-+.e0-9]+):", str(error)
             )
             if figure is None:
                 break
