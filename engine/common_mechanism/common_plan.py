@@ -412,7 +412,7 @@ class CommonPlan:
             data = parse_json(text)
         except ValueError:
             raise PlanError(
-                "The file of the common plan is damaged: it is not JSON. Restore it from a copy."
+                "The file of the common plan cannot be read as JSON. Restore it from a copy."
             ) from None
         if (
             not isinstance(data, dict)
