@@ -1,4 +1,4 @@
-"""Coarse or fine page: a wizard for two-stage releases, and the page of a first measurement."""
+"""Coarse or fine page: a wizard for two-stage releases, and the page of one of them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -51,7 +51,7 @@ TUTORIAL = (
 def choose_analyses() -> Script | None:
     """Draw step 1: the choice of the analyses, and the cost of the part that they share.
 
-    Return Python code that defines the analyses; None while there are no two valid ones.
+    Return Python code that defines and splits the analyses; None unless at least two can be split.
     """
     st.caption(
         escape_markdown(
@@ -136,7 +136,7 @@ def choose_payer(common: CommonPlan, _: candidates_form.Settings) -> None:
 def look(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
     """Draw step 6, where the user types to confirm the first measurement (look).
 
-    Return the Python script of the look, if there is one.
+    Return the Python script of the release; None if the rule is invalid or no dataset is chosen.
     """
     return two_stage_view.take_look(common, settings, PAYER, FILE)
 

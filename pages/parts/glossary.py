@@ -1,4 +1,4 @@
-"""Terms of the app with one-sentence explanations, for tooltips and the glossary of Learn."""
+"""Terms of the app with short explanations, for tooltips and the glossary of Learn."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Settings:
     primary: str = ""
 
     def arguments(self, common: CommonPlan) -> dict[str, Any]:
-        """Return the arguments of `NestedPlanRule`.
+        """Return the arguments of `NestedPlanRule` other than ``common``.
 
         The primary analysis is the first one if ``primary`` is not the name of an analysis.
         """
@@ -151,7 +151,7 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
 def _kinds(request_state: RequestState) -> tuple[str, ...]:
     """Return the kinds of analyses that can be chosen; the first one is the default.
 
-    The kind `LEVELS` is among them only if an attribute of the workload has a code list.
+    The kind `LEVELS` is among them only if the workload has `level_attributes`.
     """
     kinds = (SIZES, COARSER, CENSUS, FILES)
     workload = request_state.workload

@@ -26,7 +26,7 @@ def draw() -> None:
 
 
 def _looks(book: Ledger, dataset: str) -> None:
-    """Draw the two-stage releases of a dataset that are not finished, with buttons to open them."""
+    """Draw the two-stage releases of a dataset that wait for the user, with buttons to open them."""
     keys = stepwise.looks(book, dataset)
     unfinished_looks = [
         (i, text)

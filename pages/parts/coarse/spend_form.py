@@ -224,7 +224,7 @@ def running(job: str) -> bool:
 
 
 def show_job(job: str, label: str) -> None:
-    """Draw a job; rerun the page once after its end, so that it reads the ledger again."""
+    """Draw a job; rerun the page once when it is done, so that the page reads the ledger again."""
     if job_widget.job(job, label=label) is not None and st.session_state.get("coarse_ended") != job:
         st.session_state["coarse_ended"] = job
         st.rerun()

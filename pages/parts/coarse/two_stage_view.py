@@ -74,7 +74,7 @@ def draw_waiting(past: str) -> None:
 def take_look(
     common: CommonPlan, settings: Settings, payer_step: str, file_step: str
 ) -> Script | None:
-    """Draw the confirmation or the progress of the first measurement (look); return its script.
+    """Draw the confirmation or progress of the first measurement (look); return the release script.
 
     The result is None if the rule is invalid or no dataset is chosen.
 

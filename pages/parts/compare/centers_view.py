@@ -81,8 +81,8 @@ def _apply(options: Mapping[str, Any]) -> None:
 def _effect_text(request_state: RequestState, plan: Plan) -> str:
     """Return as text how tuned centers change the errors of single tables.
 
-    One cached text serves all budgets, because the ratios of the errors do not depend on the
-    budget.
+    One cached text serves all budgets of one noise distribution, because the ratios of the errors
+    do not depend on the size of the budget.
     """
     try:
         return _compare_with_uniform(

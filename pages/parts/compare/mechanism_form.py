@@ -94,8 +94,10 @@ def draw(plan: Plan | None) -> None:
 
 
 def _options(request_state: RequestState, version: int) -> None:
-    """Draw one widget per option; ``version`` is part of the widget keys (see
-    `history.version`)."""
+    """Draw the widgets of all options that users can set.
+
+    ``version`` is part of the widget keys, see `history.version`.
+    """
     cls = mechanism_class(request_state.mechanism)
     choices = dict(cls.choices)
     if issubclass(cls, ResidualMechanism):  # the other mechanisms minimise the sum only

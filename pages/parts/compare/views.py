@@ -1,7 +1,7 @@
 """Views of a comparison: ranking, differences, other budgets and strategies.
 
-A function that draws a view returns Python code that computes the numbers of the view. The code is
-empty if there is nothing to compare.
+A function that draws a view returns Python code that computes the numbers of the view. Without
+results, it is the code of the comparison, or empty.
 """
 
 from __future__ import annotations

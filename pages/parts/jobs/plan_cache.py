@@ -34,9 +34,9 @@ def _large() -> LruCache[Plan]:
 
 @cached_on_value
 def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
-    """Return the bytes of a plan, without the arrays that it shares with ``shared_with``.
+    """Return about how many bytes a plan has, without the arrays that it shares with ``shared_with``.
 
-    Cached properties of the plan are included.
+    Cached properties of the plan, and tables that pages compute from it, are included.
     """
     _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups

@@ -59,7 +59,7 @@ def _plan(request_state: RequestState) -> Plan:
 def _search_key(request_state: RequestState) -> str:
     """Return the cache key of a plan for this request without its budget.
 
-    Only the distribution of the noise, Gaussian or Laplace, is part of the key.
+    Of the budget, the key contains only the distribution of the noise, Gaussian or Laplace.
     """
     return f"searched|{request_state.budget.law}|{request_state.request_key}"
 
