@@ -7,7 +7,14 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
+from decimal import (
+    ROUND_CEILING,
+    ROUND_FLOOR,
+    ROUND_HALF_EVEN,
+    ROUND_HALF_UP,
+    Context,
+    Decimal,
+)
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
 SMALLEST_COST = 1e-7  # smaller privacy parameters are written as "less than 0.0000001"
 SMALLEST_ERROR = 1e-7  # smaller errors and estimates are written as "less than 0.0000001"
 MAX_NAME = 200  # characters of a name that the search for similar names compares
+GAP_COLUMNS = ("gap", "over the bound")  # columns of gaps to a lower bound, which are rounded up
 DELIMITERS = ",;\t|"
 MAX_HEADER = 2**16  # characters of a CSV text that are searched for the header
 SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
@@ -230,24 +238,44 @@ def format_number(value: float) -> str:
     return f"less than {_positional(SMALLEST_ERROR)}" if value > 0.0 else "0"
 
 
-def percent_rounded_up(share: float, decimals: int | None = None) -> str:
+def percent(share: float, decimals: int = 1) -> str:
+    """Return a share as a percentage, rounded to the nearest one; 0.05% becomes 0.1%.
+
+    Shares of counts use this function, gaps to a lower bound `percent_rounded_up`.
+
+    >>> percent(53 / 2000), percent(0.125, 0)
+    ('2.7%', '13%')
+    """
+    rounded = (
+        Decimal(repr(float(share))).scaleb(2).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)
+    )
+    return f"{rounded:,}%"
+
+
+def percent_rounded_up(share: float, decimals: int = 2) -> str:
     """Return a share as a percentage, rounded up and at least 0.
 
-    By default, percentages below 1 have two decimals, larger ones one decimal.
+    Gaps to a lower bound use this function, so that no text states less than the gap.
 
-    Sentences and labels with a gap to a lower bound use this function, so that they never state
-    less than the gap.  Cells of tables are rounded to the nearest hundredth of a percent instead.
-
-    >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.00112)
-    ('3.2%', '3.0%', '0.12%')
+    >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.001111)
+    ('3.12%', '3.00%', '0.12%')
     """
     if not math.isfinite(share):
         return format_number(share)
-    if decimals is None:
-        decimals = 2 if share < 0.01 else 1
-    # without the subtraction, 1.03 - 1, which is slightly above 0.03, would become 3.1%
-    steps = math.ceil(share * 10 ** (2 + decimals) - 1e-9)
-    return f"{max(steps, 0) / 10**decimals:,.{decimals}f}%"
+    return f"{100.0 * share_rounded_up(share, decimals):,.{decimals}f}%"
+
+
+def share_rounded_up(share: float, decimals: int = 2) -> float:
+    """Return the number that `percent_rounded_up` shows, as a share; NaN and infinity as they are.
+
+    >>> share_rounded_up(0.03121)
+    0.0313
+    """
+    if not math.isfinite(share):
+        return share
+    # without the subtraction, 1.03 - 1, which is slightly above 0.03, would become 3.01%
+    steps = 10.0 ** (2 + decimals)
+    return max(math.ceil(share * steps - 1e-9), 0) / steps
 
 
 def cost(value: float) -> str:
@@ -468,12 +496,13 @@ def latex_text(
     """
     sides = "".join("r" if kind.kind in "iuf" else "l" for kind in table.dtypes)
     is_percent = [column in percent for column in table.columns]
+    is_gap = [p and c in GAP_COLUMNS for c, p in zip(table.columns, is_percent, strict=True)]
     n_decimals = [(decimals or {}).get(column) for column in table.columns]
     lines = [" & ".join(map(_latex, table.columns)) + r" \\"]
     for row in table.itertuples(index=False):
         cells = [
-            _latex(value, percent=p, decimals=d)
-            for value, p, d in zip(row, is_percent, n_decimals, strict=True)
+            _latex(share_rounded_up(value) if g else value, percent=p, decimals=d)
+            for value, g, p, d in zip(row, is_gap, is_percent, n_decimals, strict=True)
         ]
         lines.append(" & ".join(cells) + r" \\")
     if len(table) > MAX_FLOAT_ROWS:

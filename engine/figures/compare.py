@@ -17,11 +17,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._format import (
+    GAP_COLUMNS,
     cost,
     deltas_as_powers,
     duration_text,
     format_number,
     number,
+    percent,
     percent_rounded_up,
     pluralize,
 )
@@ -122,9 +124,9 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
     Percentages over the bound are rounded up, because they limit the distance to the optimum.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
-    ('at the bound', '3.2% over the bound', '8.10 times the bound', 'no bound known')
-    >>> gap_words(0.00112), gap_words(0.0651, "the best")
-    ('0.12% over the bound', '6.5% over the best')
+    ('at the bound', '3.12% over the bound', '8.10 times the bound', 'no bound known')
+    >>> gap_words(0.001111), gap_words(0.0651, "the best")
+    ('0.12% over the bound', '6.51% over the best')
     """
     if math.isnan(gap):
         return "no bound known"
@@ -134,7 +136,7 @@ def gap_words(gap: float, reference: str = BOUND) -> str:
         return f"{format_number(1.0 + gap)} times {reference}"
     if reference == BOUND:
         return f"{percent_rounded_up(gap)} over {reference}"
-    return f"{gap:.{1 if gap >= 0.01 else 2}%} over {reference}"
+    return f"{percent(gap, 2)} over {reference}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -760,8 +762,8 @@ def ratio_picture(
         figure=figure,
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
         alt=(
-            f"Of {shown.size:,} {grid.what}, {first_name} is less accurate for {worse:.1%} and more"
-            f" accurate for {better:.1%}; the ratio goes from {format_number(float(shown.min()))} "
+            f"Of {shown.size:,} {grid.what}, {first_name} is less accurate for {percent(worse)} and more"
+            f" accurate for {percent(better)}; the ratio goes from {format_number(float(shown.min()))} "
             f"to {format_number(float(shown.max()))}."
         ),
         note=(
@@ -846,11 +848,9 @@ def _section(picture: Picture) -> str:
 
 def _table(title: str, table: pd.DataFrame) -> str:
     head = "".join(f"<th scope='col'>{html.escape(str(name))}</th>" for name in table.columns)
-    is_share = [name in SHARE_COLUMNS for name in table.columns]
     rows = (
         "".join(
-            f"<td>{_cell(value, percent=percent)}</td>"
-            for value, percent in zip(row, is_share, strict=True)
+            f"<td>{_cell(name, value)}</td>" for name, value in zip(table.columns, row, strict=True)
         )
         for row in table.itertuples(index=False)
     )
@@ -858,12 +858,15 @@ def _table(title: str, table: pd.DataFrame) -> str:
     return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(value: object, *, percent: bool) -> str:
-    """Return a value of a table as HTML: NaN as "", other floats as percentages if ``percent``."""
+def _cell(column: str, value: object) -> str:
+    """Return a value of a table as HTML: NaN as "", shares as percentages."""
     if isinstance(value, float):
         if math.isnan(value):
             return ""
-        return f"{value:.2%}" if percent and math.isfinite(value) else format_number(value)
+        if column in GAP_COLUMNS:
+            return percent_rounded_up(value)
+        is_share = column in SHARE_COLUMNS and math.isfinite(value)
+        return percent(value, 2) if is_share else format_number(value)
     return html.escape(
         number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     )

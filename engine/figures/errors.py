@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import format_number, pluralize, set_name
+from engine._format import format_number, percent, pluralize, set_name
 from engine.analysis import group_table
 from engine.analysis.error_distribution import error_distribution
 from engine.figures.base import (
@@ -262,7 +262,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         figure=set_margins(go.Figure([shares], layout | spread_axes(log_range))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
         alt=(
-            f"{distribution.within(tolerance):.1%} of"
+            f"{percent(distribution.within(tolerance))} of"
             f" {pluralize(plan.workload.queries, 'query', 'queries')}"
             f" {'has' if plan.workload.queries == 1 else 'have'} a standard error of"
             f" {format_number(tolerance)} counts or less."

@@ -18,7 +18,7 @@ from typing import Any, Protocol, Unpack
 import numpy as np
 import pyarrow as pa
 
-from engine._format import quote_public, set_name
+from engine._format import percent, quote_public, set_name
 from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import Fingerprint
@@ -383,7 +383,7 @@ class Intake:
         """
         share = self.refused / max(self.rows_in, 1)
         verb = "will be" if before_release else "were"
-        return f"{self.refused:,} of {self.rows_in:,} rows ({share:.1%}) {verb} dropped."
+        return f"{self.refused:,} of {self.rows_in:,} rows ({percent(share)}) {verb} dropped."
 
     @property
     def many_dropped(self) -> bool:

@@ -16,7 +16,7 @@ TERMS = {
     "Cumulative table": "Counts of the records up to each value, such as age below 20, 30 and 40.",
     "Differential privacy": "A release is almost as likely with any one person's data as without.",
     "Epsilon, delta": UNITS[APPROX],
-    "Gap": "How much an error exceeds the bound, in percent: the most that could still be improved.",
+    "Gap": "How much an error exceeds the bound, in percent, rounded up: the most that could be improved.",
     "CV": "Coefficient of variation: standard error of a number divided by the number.",
     "Dataset": "A name in the ledger for one set of confidential records, which has a total budget.",
     "First measurement": "First of two: the noisy numbers that a coarse and a fine analysis share.",

@@ -42,6 +42,7 @@ from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
+from pages.parts.shell.figure_view import with_gaps_rounded_up
 from tests.figures.example import SCHEMA, check_picture, example_workload
 
 
@@ -200,7 +201,7 @@ def test_ranking_by_largest_error_has_no_bound() -> None:
         == "HDMM is the most accurate of 2 mechanisms by largest error, with 20.00 counts."
     )
     assert picture.table["mechanism"].tolist() == ["HDMM", "QuerySmasher", "Lower bound"]
-    assert any("50.0% over" in text for text in picture.figure.layout.yaxis.ticktext)
+    assert any("50.00% over" in text for text in picture.figure.layout.yaxis.ticktext)
 
 
 def test_largest_errors_of_several_mechanisms_are_drawn() -> None:
@@ -211,12 +212,15 @@ def test_largest_errors_of_several_mechanisms_are_drawn() -> None:
 
 
 def test_gap_to_best_is_rounded_to_nearest() -> None:
-    compared = by_hand({"querysmasher": 0.0, "hdmm": 0.0651})
-    frame = compared.frame.assign(max_std=[10.0, 10.651])
+    compared = by_hand({"querysmasher": 0.0, "hdmm": 0.06511})
+    frame = compared.frame.assign(max_std=[10.0, 10.6511])
     picture = ranking_picture(replace(compared, frame=frame), "max_std")
-    assert any("6.5% over" in text for text in picture.figure.layout.yaxis.ticktext)
+    assert any("6.51% over" in text for text in picture.figure.layout.yaxis.ticktext)
     assert "rounded up" not in picture.note
-    assert "6.6% over" in ranking_picture(compared).figure.layout.yaxis.ticktext[1]
+    assert "6.52% over" in ranking_picture(compared).figure.layout.yaxis.ticktext[1]
+    table = ranking_picture(compared).table
+    assert with_gaps_rounded_up(table)["over the bound"].max() == pytest.approx(0.0652)
+    assert r"6.52\%" in latex_text(table, percent=["over the bound"])
     assert "rounded up" in ranking_picture(compared).note
 
 

@@ -75,7 +75,7 @@ def data(pictures: Mapping[str, Picture], *, key: str) -> None:
     with st.expander("Show data", key=f"data_{key}", on_change="rerun") as fold:
         for picture in pictures.values() if fold.open else ():
             st.dataframe(
-                picture.table,
+                figure_view.with_gaps_rounded_up(picture.table),
                 hide_index=True,
                 alt=picture.title,
                 placeholder="–",

@@ -305,12 +305,12 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
         worse, better, worst = st.columns(3)
         worse.metric(
             "Queries less accurate under A",
-            f"{losses.worse:.1%}",
+            texts.percent(losses.worse),
             help="Larger standard error than under B.",
         )
         better.metric(
             "Queries more accurate under A",
-            f"{losses.better:.1%}",
+            texts.percent(losses.better),
             help="Smaller standard error than under B.",
         )
         at_least = "" if losses.exact else "at least "

@@ -58,7 +58,7 @@ def _numbers(plan: Plan) -> None:
         share = analysis.quality_shares(plan, scale)[0]
         _number(
             "Publishable",
-            f"{share:.0%}",
+            texts.percent(share, 0),
             f"Answers with a coefficient of variation up to {scale.publishable:.0%},"
             " for evenly spread records.",
         )

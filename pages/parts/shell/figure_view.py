@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import streamlit as st
 
-from engine._format import csv_text, latex_text
+from engine._format import GAP_COLUMNS, csv_text, latex_text, share_rounded_up
 from engine.figures import SHARE_COLUMNS, Picture
 from pages.parts.shell.error_text import escape_markdown, show_errors
 
@@ -203,7 +203,7 @@ def table(
     # On screen, tables are numbered from 1; in Python and in files, from 0.
     shown = frame.assign(group=frame["group"] + 1) if "group" in frame else frame
     st.dataframe(
-        shown,
+        with_gaps_rounded_up(shown),
         hide_index=True,
         alt=alt,
         width=width,
@@ -213,6 +213,11 @@ def table(
         row_height=TALL_ROW_HEIGHT if has_long_queries else None,
     )
     downloads(full_table or (lambda: frame), name=name, shares=shares, caption=caption)
+
+
+def with_gaps_rounded_up(frame: Frame) -> Frame:
+    """Return a table with the gaps to lower bounds as texts state them, see `GAP_COLUMNS`."""
+    return frame.assign(**{c: frame[c].map(share_rounded_up) for c in GAP_COLUMNS if c in frame})
 
 
 def downloads(
