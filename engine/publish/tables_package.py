@@ -208,7 +208,7 @@ def is_open(measurement: Measurement) -> bool:
 
     The integers must determine the estimates.  Every block must measure one residual space by a
     product of strategies on one attribute each, without row weights.  No residual space may have a
-    complement.
+    complement, see `Split.complement`.
     """
     plan = measurement.plan
     return (

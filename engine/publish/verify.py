@@ -67,7 +67,7 @@ def table_problems(
     Tables packages are not signed, so giving ``public_key`` is a problem.  If ``ledger`` is given,
     it must contain the spend of the plan.
 
-    Raises: EngineError or ValueError if a file cannot be read.
+    Raises: EngineError or ValueError if a file cannot be read or the plan has too many queries.
     """
     how = _options(files.read(HOW, MAX_SMALL))
     if missing := sorted({PLAN, *NAMES} - set(files.names)):

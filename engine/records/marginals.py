@@ -292,8 +292,8 @@ def count_marginals(
     Parameters
     ----------
     data : anything that `read_batches` accepts; or `Counts`, or the path of a .counts file. Counts
-        must contain every requested table, or a larger table of which it is a margin;
-        `on_refused` and `rows_per_person` then have no effect.
+        must contain every requested table, or a larger table of which it is a margin. For
+        counts, `on_refused` and `rows_per_person` have no effect.
     schema : public schema of the records.
     attribute_sets : one sequence of attribute names per table; the empty sequence requests the
         number of records.
@@ -480,7 +480,7 @@ def _column_doubts(
 def _count_dask(
     data: Any, schema: Schema, counted: Sequence[Names], options: RecordOptions
 ) -> Counts:
-    """Count each partition of a Dask frame and add the counts; refused rows are dropped."""
+    """Count each partition of a Dask frame and add the counts; leave out refused rows."""
     columns = [name for name in schema if any(name in names for names in counted)]
     per_part = RecordOptions(
         on_refused="drop",

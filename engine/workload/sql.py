@@ -209,7 +209,7 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _is_date(node: exp.Expr) -> bool:
-    """Whether an expression is a date such as DATE '2024-01-01'."""
+    """Return whether an expression is a date such as DATE '2024-01-01'."""
     return (
         isinstance(node, exp.Cast)
         and node.to.is_type(exp.DataType.Type.DATE)
