@@ -43,6 +43,7 @@ def add_schema_command(commands: Commands) -> None:
 
 
 def _schema(args: argparse.Namespace) -> Reply:
+    """Run ``schema``: write a schema with added code lists; list all levels of its attributes."""
     code_lists = [(attribute, Path(path)) for attribute, path in args.code_list]
     target = {
         "keep": [*filter(None, [args.schema]), *(path for _, path in code_lists)],

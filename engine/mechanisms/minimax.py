@@ -528,15 +528,15 @@ class MeasuredSpaces:
 
     Attributes
     ----------
-    parts : decomposition; ``parts.spaces`` maps every residual space to a pair whose first entry is
-        the index in ``solutions``.
+    decomposition : its ``spaces`` map every residual space to a pair whose first entry is the index
+        in ``solutions``.
     solutions : distinct strategies of residual spaces.
     duals : cell weights that determine the strategies on single attributes, one array per distinct
         strategy, in the order of first use.
     attribute_weights : query weights on single attributes for which the strategies are optimal.
     """
 
-    parts: Decomposition
+    decomposition: Decomposition
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
     attribute_weights: LineWeights
@@ -622,7 +622,7 @@ def strategies_of_weights(
         assignment[space] = solution_index[tuple(keys)], 1.0
     indices = tuple(tuple(strategy_of.get((space, name), -1) for name in space) for space in spaces)
     return MeasuredSpaces(
-        parts=Decomposition(factors=(), subworkloads=(), spaces=assignment),
+        decomposition=Decomposition(factors=(), subworkloads=(), spaces=assignment),
         solutions=solutions,
         duals=tuple(duals),
         attribute_weights=LineWeights(weights=tuple(weights), indices=indices),
@@ -655,16 +655,16 @@ def proof(
     ValueError
         If the recorded weights do not fit the workload.
     """
-    parts = decompose(emphasis.apply(workload), split, labels)
+    decomposition = decompose(emphasis.apply(workload), split, labels)
     examples: dict[int, Space] = {}
-    for space, (k, _) in parts.spaces.items():
+    for space, (k, _) in decomposition.spaces.items():
         examples.setdefault(k, space)
     bounds: dict[Factor, float] = {}
     duals: list[Array] = []
     totals = []
-    for k, sub in enumerate(parts.subworkloads):
+    for k, sub in enumerate(decomposition.subworkloads):
         total = 0.0
-        for coefficient, factors in merge_terms(sub, parts.factors):
+        for coefficient, factors in merge_terms(sub, decomposition.factors):
             value = coefficient
             for (axis,), factor in factors:
                 if factor not in bounds:
@@ -683,7 +683,9 @@ def proof(
                 value *= bounds[factor]
             total += value
         totals.append(total)
-    sum_bound = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
+    sum_bound = (
+        math.fsum(math.sqrt(scale * totals[k]) for k, scale in decomposition.spaces.values()) ** 2
+    )
     return Proof(
         emphasis=emphasis,
         bound=sum_bound / dual_norm(workload, goal, emphasis)[0],
@@ -710,7 +712,7 @@ def rebuild_proof(
 
     Returns
     -------
-    parts : decomposition that assigns every residual space to a solution.
+    decomposition : assigns every residual space to a solution.
     solutions : strategies of residual spaces.
     bound : lower bound on the objective.
 
@@ -748,7 +750,7 @@ def rebuild_proof(
     )
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
-    return measured.parts, measured.solutions, lower_bound.bound
+    return measured.decomposition, measured.solutions, lower_bound.bound
 
 
 def _residual_gram(parts: Sequence[Any], weights: Array | None) -> Factor:
@@ -876,7 +878,7 @@ class MinimaxResult:
     Attributes
     ----------
     plan : strategies of all residual spaces.
-    shares : squared noise of every residual space, in the order of ``plan.parts.spaces``.
+    shares : squared noise of every residual space, in the order of ``plan.decomposition.spaces``.
     value : largest variance, in counts^2.  With targets, the largest ratio of a variance to its
         target.
     proof : query weights and the lower bound on ``value`` that they prove.
@@ -906,9 +908,9 @@ class MinimaxResult:
         return ("optimal",) * len(self.duals)
 
     @property
-    def parts(self) -> Decomposition:
+    def decomposition(self) -> Decomposition:
         """Decomposition that maps every residual space to the index of its solution."""
-        return self.plan.parts
+        return self.plan.decomposition
 
     @property
     def solutions(self) -> list[SpaceSolution]:
@@ -1249,12 +1251,12 @@ def _plan_and_bound(
     for strategy, (cell_weights, variances) in zip(state.strategies, saved_states, strict=True):
         strategy.cell_weights, strategy.variances = cell_weights, variances
     state.tabulate_variances()
-    builder = unit_builder(measured.parts, measured.solutions, split, workload.schema)
+    builder = unit_builder(measured.decomposition, measured.solutions, split, workload.schema)
     queries = queries_by_class(arranged.workload, builder, classes, goal)
     if queries is None:
         raise Unanswered(DROPPED_QUERIES)
     allocation = best_shares(queries, classes.counts, goal, noises, ALLOCATION_GAP)
-    shares = np.array([allocation.noises[classes.spaces[s]] for s in measured.parts.spaces])
+    shares = np.array([allocation.noises[classes.spaces[s]] for s in measured.decomposition.spaces])
     return MinimaxResult(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
 
 

@@ -246,7 +246,7 @@ class ResidualMechanism(Mechanism):
 
     @abstractmethod
     def space_solver(
-        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+        self, workload: Workload, decomposition: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
         """Return the solver for the subworkloads (residual spaces) of a decomposition."""
 
@@ -275,9 +275,11 @@ class ResidualMechanism(Mechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         self.check_memory(workload, limits.memory_limit)
-        parts = decompose(workload, labels=self.axis_labels(workload), forecast=True)
-        forecast = self.forecast_split(workload, parts, limits)
-        return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
+        decomposition = decompose(workload, labels=self.axis_labels(workload), forecast=True)
+        forecast = self.forecast_split(workload, decomposition, limits)
+        return replace(
+            forecast, seconds=forecast.seconds + self.joint_seconds(workload, decomposition)
+        )
 
     @property
     def has_wide_intervals(self) -> bool:
@@ -290,21 +292,25 @@ class ResidualMechanism(Mechanism):
         intervals = is_sum and self.has_wide_intervals
         check_size(workload, memory_limit, closed_form=is_sum, intervals=intervals)
 
-    def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
+    def joint_seconds(self, workload: Workload, decomposition: Decomposition) -> float:
         """Return the expected time of computing the joint privacy cost and its bound, in seconds.
 
         The result is 0 if the joint cost is not computed.  It is computed if there are at most
         `MAX_JOINT` residual spaces, and if the costs of cells may differ.  Costs may differ if the
         Gram matrix of some queries has low rank, or if the objective is not the weighted sum.
         """
-        has_unequal_costs = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
-        if has_unequal_costs and len(parts.spaces) <= MAX_JOINT:
-            cells = max((n for sub in parts.subworkloads for n in sub.sizes), default=1)
-            return (JOINT_SECONDS + JOINT_SECONDS_PER_SQUARE * cells**2) * len(parts.spaces)
+        has_unequal_costs = (
+            any(f.low_rank for f in decomposition.factors) or not self.goal(workload).linear
+        )
+        if has_unequal_costs and len(decomposition.spaces) <= MAX_JOINT:
+            cells = max((n for sub in decomposition.subworkloads for n in sub.sizes), default=1)
+            return (JOINT_SECONDS + JOINT_SECONDS_PER_SQUARE * cells**2) * len(decomposition.spaces)
         return 0.0
 
-    def forecast_split(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
-        """Return the forecast of planning for one decomposition ``parts`` of the workload.
+    def forecast_split(
+        self, workload: Workload, decomposition: Decomposition, limits: Limits
+    ) -> Forecast:
+        """Return the forecast of planning for one decomposition of the workload.
 
         Raises
         ------
@@ -313,20 +319,21 @@ class ResidualMechanism(Mechanism):
         LimitExceeded
             If the strategies take longer than the time limit even without search steps.
         """
-        solver = self.space_solver(workload, parts, limits, math.inf)
-        costs = solver.forecast(parts.subworkloads)
+        solver = self.space_solver(workload, decomposition, limits, math.inf)
+        costs = solver.forecast(decomposition.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
-        _check_start(solver, parts.subworkloads, costs, limits)
+        _check_start(solver, decomposition.subworkloads, costs, limits)
         if not self.goal(workload).linear:
-            check_no_alternation(parts.subworkloads, costs)
-            seconds = self._reweighting_seconds(workload, parts, solver)
-        text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
+            check_no_alternation(decomposition.subworkloads, costs)
+            seconds = self._reweighting_seconds(workload, decomposition, solver)
+        n_spaces, n_different = len(decomposition.spaces), len(decomposition.subworkloads)
+        text = f"{n_spaces:,} residual spaces, {n_different:,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
     def _reweighting_seconds(
-        self, workload: Workload, parts: Decomposition, solver: SpaceSolver
+        self, workload: Workload, decomposition: Decomposition, solver: SpaceSolver
     ) -> float:
         """Return the expected time of the search for an objective other than the sum, in seconds.
 
@@ -339,11 +346,11 @@ class ResidualMechanism(Mechanism):
         minimax_seconds = 0.0
         if self.uses_minimax_search:
             # one residual space per class of equal spaces
-            space_of = {number: space for space, (number, _) in parts.spaces.items()}
+            space_of = {number: space for space, (number, _) in decomposition.spaces.items()}
             minimax_seconds = forecast_minimax(workload, goal, list(space_of.values()))
             if minimax_seconds and n_queries > MAX_FULL_DOMAIN_QUERIES:
                 return 0.05 + minimax_seconds
-        subs = parts.subworkloads
+        subs = decomposition.subworkloads
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
         if all(is_symmetric_part(part, None) for part in parts_of_groups):
@@ -357,11 +364,11 @@ class ResidualMechanism(Mechanism):
             # Later steps start from the last solution.  Only two kinds of spaces take time again:
             # mixed subworkloads and, for the objective "max", single attributes.
             step_seconds = math.fsum(
-                _step_ratio(sub, parts) * cost.seconds
+                _step_ratio(sub, decomposition) * cost.seconds
                 for sub, cost in zip(subs, first_costs, strict=True)
                 if sub.mixed or (math.isinf(goal.power) and len(sub.sizes) == 1)
             )
-            entries = table_entries(workload, parts)
+            entries = table_entries(workload, decomposition)
             step_seconds += SECONDS_PER_TABLE_ENTRY * entries
             if math.isinf(goal.power) and entries > MANY_ENTRIES:
                 steps = STEPS_OF_MANY_ENTRIES
@@ -370,9 +377,9 @@ class ResidualMechanism(Mechanism):
             # Weights per query make the Grams of equivalent attributes different at first, and
             # later the Grams of all other equivalent spaces.  The search may end in between, so
             # the number of subworkloads is estimated by the geometric mean of both numbers.
-            singles = sum(len(space) == 1 for space in parts.spaces)
+            singles = sum(len(space) == 1 for space in decomposition.spaces)
             distinct = singles + sum(len(sub.sizes) > 1 for sub in subs)
-            separate = math.sqrt(distinct * len(parts.spaces)) - len(subs)
+            separate = math.sqrt(distinct * len(decomposition.spaces)) - len(subs)
             step_seconds += SEPARATE_SPACE_SECONDS * max(separate, 0.0)
         first_seconds = math.fsum(cost.seconds for cost in first_costs)
         search_seconds = first_seconds + steps * step_seconds
@@ -395,9 +402,11 @@ class ResidualMechanism(Mechanism):
 
         The forecast takes milliseconds; the Grams of the decomposition can take seconds.
         """
-        parts = decompose(workload, labels=self.axis_labels(workload), forecast=True)
-        solver = self.space_solver(workload, parts, limits, math.inf)
-        _check_start(solver, parts.subworkloads, solver.forecast(parts.subworkloads), limits)
+        decomposition = decompose(workload, labels=self.axis_labels(workload), forecast=True)
+        solver = self.space_solver(workload, decomposition, limits, math.inf)
+        _check_start(
+            solver, decomposition.subworkloads, solver.forecast(decomposition.subworkloads), limits
+        )
 
     def best(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float
@@ -446,7 +455,7 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the plan for the weighted sum of variances; see `candidate_plan`."""
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(
+        decomposition, solutions, solver = self._solve(
             workload, split, labels, limits, deadline, warm=warm, search_share=search_share
         )
         state = SolverState(
@@ -456,8 +465,10 @@ class ResidualMechanism(Mechanism):
             endings=tuple(solver.endings),
         )
         # smallest weighted squared error of every residual space at privacy cost 1
-        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
-        joint = _joint_share(parts, solutions, np.array(list(noise_shares(values).values())))
+        values = {s: scale * solutions[k].value for s, (k, scale) in decomposition.spaces.items()}
+        joint = _joint_share(
+            decomposition, solutions, np.array(list(noise_shares(values).values()))
+        )
         bound_deadline = deadline + JOINT_BOUND_SHARE * (limits.time_limit or 0.0)
         return CandidatePlan(
             split=split,
@@ -467,7 +478,7 @@ class ResidualMechanism(Mechanism):
             assemble=lambda: self._assemble(
                 workload,
                 budget,
-                parts,
+                decomposition,
                 solutions,
                 state,
                 joint_share=joint,
@@ -499,11 +510,11 @@ class ResidualMechanism(Mechanism):
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)
-        parts, solutions, solver = self._solve(
+        decomposition, solutions, solver = self._solve(
             emphasis.apply(workload), split, labels, limits, deadline, initial_progress=0.9
         )
         shares = noise_shares(
-            {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+            {s: scale * solutions[k].value for s, (k, scale) in decomposition.spaces.items()}
         )
         state = SolverState(
             split=split,
@@ -514,8 +525,10 @@ class ResidualMechanism(Mechanism):
                 shares=np.array(list(shares.values())), emphasis=emphasis, limits=sum_limits
             ),
         )
-        bound = constrained_bound(workload, weights, sum_limits, separate_bound(parts, solutions))
-        plan = self._assemble(workload, budget, parts, solutions, state, bound)
+        bound = constrained_bound(
+            workload, weights, sum_limits, separate_bound(decomposition, solutions)
+        )
+        plan = self._assemble(workload, budget, decomposition, solutions, state, bound)
         group_weights = np.array([g.weight for g in workload.groups])
         error = math.sqrt(float(group_weights @ plan.totals) * budget.row_pcost)
         return CandidatePlan(split=split, error=error, values={}, assemble=lambda: plan)
@@ -531,17 +544,17 @@ class ResidualMechanism(Mechanism):
     ) -> CandidatePlan:
         """Return the plan for an objective other than the weighted sum."""
         labels = self.axis_labels(workload)
-        parts = decompose(workload, split, labels)
-        _check_spaces(workload, parts)
+        decomposition = decompose(workload, split, labels)
+        _check_spaces(workload, decomposition)
         # The call raises an error if a strategy exceeds the limits even without search steps.
-        self.forecast_split(workload, parts, limits)
+        self.forecast_split(workload, decomposition, limits)
 
         def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> SolveResult:
             """Solve the weighted sum for a workload with modified weights."""
-            parts, solutions, solver = self.with_gap(gap)._solve(
+            decomposition, solutions, solver = self.with_gap(gap)._solve(
                 weighted, split, labels, quiet, deadline, warm=warm
             )
-            return parts, solutions, tuple(solver.duals), tuple(solver.endings)
+            return decomposition, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
         # `solve` reports no progress of its own: it calls the callback with 0, so that the callback
@@ -583,13 +596,13 @@ class ResidualMechanism(Mechanism):
             endings=tuple(ending for result in results for ending in result.endings),
             tradeoff=tradeoff,
         )
-        joint = _joint_share(best.parts, best.solutions, tradeoff.shares)
+        joint = _joint_share(best.decomposition, best.solutions, tradeoff.shares)
         return CandidatePlan(
             split=split,
             error=joint * best.value,
             values={},
             assemble=lambda: self._assemble(
-                workload, budget, best.parts, best.solutions, state, bound, joint
+                workload, budget, best.decomposition, best.solutions, state, bound, joint
             ),
             joint=joint,
         )
@@ -620,7 +633,7 @@ class ResidualMechanism(Mechanism):
 
         Returns
         -------
-        parts : decomposition.
+        decomposition : decomposition of the workload, with the unions of the split.
         solutions : one solution per subworkload.
         solver : solver with the dual weights of its searches.
         """
@@ -630,17 +643,17 @@ class ResidualMechanism(Mechanism):
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)
-        parts = unite(decompose(workload, split, labels), workload, split, memory)
-        _check_spaces(workload, parts)
-        solver = self.space_solver(workload, parts, limits, deadline)
+        decomposition = unite(decompose(workload, split, labels), workload, split, memory)
+        _check_spaces(workload, decomposition)
+        solver = self.space_solver(workload, decomposition, limits, deadline)
         solver.recorded, solver.warm = recorded, warm
-        costs = solver.forecast(parts.subworkloads)
+        costs = solver.forecast(decomposition.subworkloads)
         if search_share < math.inf:
             seconds = search_share * (deadline - planning_time())
-            solver.in_time(parts.subworkloads, costs, seconds)
+            solver.in_time(decomposition.subworkloads, costs, seconds)
         is_uniform = not (split.centers or split.complements or split.unions)
         if recorded is None and is_uniform:
-            _check_start(solver, parts.subworkloads, costs, limits)
+            _check_start(solver, decomposition.subworkloads, costs, limits)
         # Expected time until each solve begins.  Progress is divided by the total, so 1e-9 s are
         # added to every forecast to keep the total above 0.
         seconds_before = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
@@ -653,13 +666,13 @@ class ResidualMechanism(Mechanism):
                     initial_progress + parallel_share * ended, f"{message}, {ended:.0%} done"
                 )
 
-            solver.ahead(parts.subworkloads, costs, limits.workers, watch)
+            solver.ahead(decomposition.subworkloads, costs, limits.workers, watch)
         # A strategy takes time even without search steps, so every search leaves this time to the
         # strategies after it.  Short searches are completed nevertheless.
         least_seconds = np.array([c.least_seconds for c in costs])
         later_seconds = np.cumsum(least_seconds[::-1])[::-1] - least_seconds
         solutions = []
-        for i, sub in enumerate(parts.subworkloads):
+        for i, sub in enumerate(decomposition.subworkloads):
             if deadline < math.inf:
                 left = deadline - planning_time()
                 share = min(2.0 * costs[i].seconds, MIN_SEARCH_SHARE * left)
@@ -674,7 +687,7 @@ class ResidualMechanism(Mechanism):
             )
             limits.tell(done, text)
             solutions.append(solver.solve(sub))
-        return parts, solutions, solver
+        return decomposition, solutions, solver
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         """Rebuild a plan from the dual weights and query weights of an earlier search.
@@ -697,28 +710,28 @@ class ResidualMechanism(Mechanism):
                 "a joint measurement of several residual spaces requires the objective 'sum'"
             )
         if tradeoff is None:
-            parts, solutions, _ = self._solve(
+            decomposition, solutions, _ = self._solve(
                 workload, solved.split, labels, limits, math.inf, recorded=recorded
             )
             bound = None
         elif tradeoff.lines is not None and self.uses_minimax_search:
-            parts, solutions, bound = rebuild_proof(
+            decomposition, solutions, bound = rebuild_proof(
                 workload, goal, solved.split, labels, tradeoff, recorded
             )
         else:
             # The plan has the optimal strategies for the stored query weights.
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, _ = self._solve(
+            decomposition, solutions, _ = self._solve(
                 weighted, solved.split, labels, limits, math.inf, recorded=recorded
             )
             if constraints is None:
-                bound = norm_bound(workload, goal, tradeoff.emphasis, parts, solutions)
+                bound = norm_bound(workload, goal, tradeoff.emphasis, decomposition, solutions)
             else:
                 bound = constrained_bound(
                     workload,
                     tradeoff.emphasis.group_weights,
                     constraints,
-                    separate_bound(parts, solutions),
+                    separate_bound(decomposition, solutions),
                 )
             # The query weights ``witness`` may prove a better bound than those of the plan.
             if tradeoff.witness is not None:
@@ -729,12 +742,12 @@ class ResidualMechanism(Mechanism):
                 bound = norm_bound(
                     workload, goal, tradeoff.witness, witness_parts, witness_solutions
                 )
-        if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
+        if tradeoff is not None and len(tradeoff.shares) != len(decomposition.spaces):
             raise ValueError("the stored noise shares are not one per residual space")
         # The functions that use ``recorded`` removed the entries that they used.
         if recorded:
             raise ValueError("the file has dual weights of more searches than the plan needs")
-        plan = self._assemble(workload, budget, parts, solutions, solved, bound)
+        plan = self._assemble(workload, budget, decomposition, solutions, solved, bound)
         if (
             constraints is not None
             and (
@@ -748,7 +761,7 @@ class ResidualMechanism(Mechanism):
         self,
         workload: Workload,
         budget: Budget,
-        parts: Decomposition,
+        decomposition: Decomposition,
         solutions: Sequence[SpaceSolution],
         solved: SolverState,
         bound: float | None = None,
@@ -767,24 +780,26 @@ class ResidualMechanism(Mechanism):
         """
         tradeoff = solved.tradeoff
         if tradeoff is None or bound is None:
-            values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+            values = {
+                s: scale * solutions[k].value for s, (k, scale) in decomposition.spaces.items()
+            }
             ideal = np.array(list(noise_shares(values).values()))
-            bound = separate_bound(parts, solutions)
+            bound = separate_bound(decomposition, solutions)
         else:
             ideal = tradeoff.shares
         if solved.joint is False:
             joint_share = 1.0
         elif joint_share is None:
-            joint_share = _joint_share(parts, solutions, ideal, always=solved.joint is True)
+            joint_share = _joint_share(decomposition, solutions, ideal, always=solved.joint is True)
         joint = joint_share < 1.0
         if joint:
             ideal = joint_share * ideal
             if tradeoff is None:
-                bound = independent_bound(parts, bound_deadline)
+                bound = independent_bound(decomposition, bound_deadline)
             else:
                 bound = self._joint_bound(workload, solved, tradeoff)
         factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-        strategies = {s: factors[k] for s, (k, _) in parts.spaces.items()}
+        strategies = {s: factors[k] for s, (k, _) in decomposition.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         covers_all = len(strategies) == 1 and not workload.schema.invariants
         statement = self._statement(solved.split, covers_all, stopped) + self.note(workload)
@@ -814,8 +829,8 @@ class ResidualMechanism(Mechanism):
         """Return a lower bound on the objective at joint privacy cost 1, in counts^2."""
         emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
         weighted = emphasis.apply(workload)
-        parts = decompose(weighted, solved.split, self.axis_labels(workload))
-        total = independent_bound(unite(parts, weighted, solved.split))
+        decomposition = decompose(weighted, solved.split, self.axis_labels(workload))
+        total = independent_bound(unite(decomposition, weighted, solved.split))
         if tradeoff.limits is None:
             return total / dual_norm(workload, self.goal(workload), emphasis)[0]
         return constrained_bound(workload, emphasis.group_weights, tradeoff.limits, total)
@@ -889,15 +904,17 @@ class ResidualMechanism(Mechanism):
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
 
-def _step_ratio(sub: Subworkload, parts: Decomposition) -> float:
+def _step_ratio(sub: Subworkload, decomposition: Decomposition) -> float:
     """Return the expected time of a later search for a subworkload, relative to the first search."""
     if not sub.mixed:
         return 1.0
-    rank = sum(math.prod(parts.factors[k].rank for _, k in term.factors) for term in sub.terms)
+    rank = sum(
+        math.prod(decomposition.factors[k].rank for _, k in term.factors) for term in sub.terms
+    )
     return FULL_RANK_STEP_RATIO if rank >= sub.dimension else LOW_RANK_STEP_RATIO
 
 
-def table_entries(workload: Workload, parts: Decomposition) -> float:
+def table_entries(workload: Workload, decomposition: Decomposition) -> float:
     """Return the expected number of entries of the tables of variances in a step of the search.
 
     There is one entry per residual space of a group and per query of a table.  The queries of a
@@ -911,7 +928,8 @@ def table_entries(workload: Workload, parts: Decomposition) -> float:
         coupled = [
             tuple(sorted({part_of_axis[axis] for axis in axes}))
             for axes in group.spaces(workload.schema)
-            if (space := group.named(axes)) in parts.spaces and parts.of(space).mixed
+            if (space := group.named(axes)) in decomposition.spaces
+            and decomposition.of(space).mixed
         ]
         counts = [part.count for part in group.parts]
         sets = [tuple(range(len(counts)))]
@@ -922,9 +940,9 @@ def table_entries(workload: Workload, parts: Decomposition) -> float:
     return entries
 
 
-def _check_spaces(workload: Workload, parts: Decomposition) -> None:
+def _check_spaces(workload: Workload, decomposition: Decomposition) -> None:
     """Raise PlanError if the weighted queries need no measurement."""
-    if parts.spaces:
+    if decomposition.spaces:
         return
     if exact := workload.schema.exact_text:
         raise PlanError(
@@ -959,7 +977,11 @@ def _check_start(
 
 
 def _joint_share(
-    parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
+    decomposition: Decomposition,
+    solutions: Sequence[SpaceSolution],
+    ideal: Array,
+    *,
+    always: bool = False,
 ) -> float:
     """Return the joint privacy cost of all blocks divided by the sum of their separate costs.
 
@@ -969,7 +991,7 @@ def _joint_share(
     always : if False, a result above 1 - `MIN_JOINT_SAVING` is replaced by 1.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-    factors_by_space = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]
+    factors_by_space = [(space, factors[k]) for space, (k, _) in decomposition.spaces.items()]
     noises = np.sqrt(ideal).tolist()
     share = joint_share(
         [

@@ -113,10 +113,10 @@ class WeightedFourier(ResidualMechanism):
         return Split(centers=centers)
 
     def space_solver(
-        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+        self, workload: Workload, decomposition: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
         return SubworkloadSolver(
-            factors=parts.factors,
+            factors=decomposition.factors,
             method="fourier",
             options=Options(deadline=deadline),
             memory_limit=limits.memory_limit,
@@ -366,10 +366,10 @@ class ResidualPlanner(ResidualMechanism):
         return True
 
     def space_solver(
-        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+        self, workload: Workload, decomposition: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
         return AxisSolver(
-            parts.factors, lambda _, n: np.eye(n - 1), lambda _: True, limits.memory_limit
+            decomposition.factors, lambda _, n: np.eye(n - 1), lambda _: True, limits.memory_limit
         )
 
 
@@ -439,10 +439,10 @@ class ResidualPlannerPlus(ResidualMechanism):
         return out
 
     def space_solver(
-        self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float
+        self, workload: Workload, decomposition: Decomposition, limits: Limits, deadline: float
     ) -> SpaceSolver:
         return AxisSolver(
-            parts.factors,
+            decomposition.factors,
             base_strategy,
             lambda base: base.name == "marginal",
             limits.memory_limit,

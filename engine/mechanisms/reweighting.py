@@ -233,14 +233,17 @@ def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
     return {space: total / math.sqrt(value) for space, value in values.items()}
 
 
-def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
+def separate_bound(decomposition: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
     """Return the lower bound on the weighted sum of variances at privacy cost 1, in counts^2.
 
     The bound follows from the bounds of the residual spaces.  It holds for plans whose privacy cost
     is the sum of the costs of their blocks.
     """
     return (
-        math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
+        math.fsum(
+            math.sqrt(scale * solutions[k].bound) for k, scale in decomposition.spaces.values()
+        )
+        ** 2
     )
 
 
@@ -317,7 +320,7 @@ def _has_equal_entries(part: Part) -> bool:
 
 
 def unit_builder(
-    parts: Decomposition, solutions: list[SpaceSolution], split: Split, schema: Schema
+    decomposition: Decomposition, solutions: list[SpaceSolution], split: Split, schema: Schema
 ) -> VarianceBuilder:
     """Return the builder of variances for blocks with noise of standard deviation 1.
 
@@ -330,7 +333,7 @@ def unit_builder(
             noise=1.0,
             grid=1.0,
         )
-        for space, (k, _) in parts.spaces.items()
+        for space, (k, _) in decomposition.spaces.items()
     }
     return VarianceBuilder(blocks=blocks, split=split, schema=schema)
 
@@ -394,7 +397,7 @@ def norm_bound(
     workload: Workload,
     goal: Objective,
     emphasis: Emphasis,
-    parts: Decomposition,
+    decomposition: Decomposition,
     solutions: list[SpaceSolution],
 ) -> float:
     """Return the lower bound on the objective (norm of the variances) at privacy cost 1.
@@ -402,7 +405,7 @@ def norm_bound(
     The result is the lower bound on the weighted sum of variances, divided by the dual norm of the
     weights.  ``emphasis`` has the weights.
     """
-    return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
+    return separate_bound(decomposition, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
 class SeparateWeights:
@@ -595,7 +598,7 @@ class Candidate:
     ----------
     emphasis : the query weights.
     point : log(weight / initial weight), shape (variables,); see `TradeoffSearch.emphasis`.
-    parts, solutions, duals, endings : strategies for these weights; see `SolveResult`.
+    decomposition, solutions, duals, endings : strategies for these weights; see `SolveResult`.
     noises : squared noise of every class of residual spaces at privacy cost 1.
     bound : lower bound on the objective that the weights prove.
     class_queries : variances of the queries of every class of groups.
@@ -606,7 +609,7 @@ class Candidate:
 
     emphasis: Emphasis
     point: Array
-    parts: Decomposition
+    decomposition: Decomposition
     solutions: list[SpaceSolution]
     duals: tuple[Array, ...]
     endings: tuple[str, ...]
@@ -777,14 +780,14 @@ class TradeoffSearch:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
-        parts, solutions, duals, endings = self.solve(
+        decomposition, solutions, duals, endings = self.solve(
             emphasis.apply(self.workload), self.last_duals, self._strategy_gap()
         )
         self.last_duals = duals
         # A residual space is missing if rounding made the weights of all queries on it 0.
-        if set(parts.spaces) != set(self.classes.spaces):
+        if set(decomposition.spaces) != set(self.classes.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
-        values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
+        values = {s: scale * solutions[k].value for s, (k, scale) in decomposition.spaces.items()}
         norm, by_class, by_vector = dual_norm(self.workload, self.goal, emphasis)
         costs = np.concatenate([by_class, *by_vector]) / norm
         total = math.fsum(math.sqrt(v) for v in values.values())
@@ -793,7 +796,7 @@ class TradeoffSearch:
             # The noise is optimal for the weighted sum.  `_optimise_shares` may replace it by noise
             # that is optimal for the objective.
             noises[space_class] = total / math.sqrt(values[space])
-        builder = unit_builder(parts, solutions, self.split, self.workload.schema)
+        builder = unit_builder(decomposition, solutions, self.split, self.workload.schema)
         queries = queries_by_class(self.workload, builder, self.classes, self.goal)
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.classes.sizes
@@ -804,12 +807,12 @@ class TradeoffSearch:
         candidate = Candidate(
             emphasis=emphasis,
             point=x,
-            parts=parts,
+            decomposition=decomposition,
             solutions=solutions,
             duals=duals,
             endings=endings,
             noises=noises,
-            bound=norm_bound(self.workload, self.goal, emphasis, parts, solutions),
+            bound=norm_bound(self.workload, self.goal, emphasis, decomposition, solutions),
             class_queries=queries,
             step_length=math.sqrt(
                 float(costs @ self._free_ratio(x, ratio) ** 2) / float(costs.sum())
@@ -1064,7 +1067,7 @@ class TradeoffSearch:
                 candidate.class_queries, self.classes.counts, noises, candidate.emphasis
             )
             builder = unit_builder(
-                candidate.parts, candidate.solutions, self.split, self.workload.schema
+                candidate.decomposition, candidate.solutions, self.split, self.workload.schema
             )
             current_sums = self._variance_gradient(
                 candidate.emphasis, builder, candidate.class_queries, noises
@@ -1103,7 +1106,7 @@ class TradeoffSearch:
         assert self.witness is not None
         witness = None if self.witness is self.best else self.witness.emphasis
         shares = np.array(
-            [self.best.noises[self.classes.spaces[s]] for s in self.best.parts.spaces]
+            [self.best.noises[self.classes.spaces[s]] for s in self.best.decomposition.spaces]
         )
         return Tradeoff(shares=shares, emphasis=self.best.emphasis, witness=witness)
 

@@ -75,22 +75,22 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
             # of its table.  The sum has the variance 1^T C 1, with C the covariance of the cells.
             coefficient *= float(_marginal_covariance(strategy, (), ()).item())
     arrays = [
-        (parts, _quadratic_forms(group, part_axes, parts, factors))
-        for parts, factors in factors_of_families(part_axes, block.factors)
+        (families, _quadratic_forms(group, part_axes, families, factors))
+        for families, factors in factors_of_families(part_axes, block.factors)
     ]
     unmeasured_marks = [
         _outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete
     ]
-    unmeasured_marks = [(parts, marks) for parts, marks in unmeasured_marks if marks.any()]
+    unmeasured_marks = [(families, marks) for families, marks in unmeasured_marks if marks.any()]
     # A query of the group is 0, and so needs no measurement, if the query of one of its families is
     # 0.
     nonzero_marks = nonzero_query_marks(group) if unmeasured_marks else []
     unmeasured_terms = []
-    for parts, marks in unmeasured_marks:
-        arrays_of_parts = [(parts, marks)] if parts else []
-        other_marks = [((p,), mark) for (p,), mark in nonzero_marks if p not in parts]
+    for families, marks in unmeasured_marks:
+        arrays_of_families = [(families, marks)] if families else []
+        other_marks = [((p,), mark) for (p,), mark in nonzero_marks if p not in families]
         unmeasured_terms.append(
-            VarianceTerm(coefficient=1.0, arrays=(*arrays_of_parts, *other_marks))
+            VarianceTerm(coefficient=1.0, arrays=(*arrays_of_families, *other_marks))
         )
     return GroupVariance(
         counts=tuple(part.count for part in group.parts),
@@ -187,11 +187,13 @@ def _outside_span(
     marks : array with one axis per such family, over its queries: 1 if the factor does not measure
         the product of the queries, 0 if it does.
     """
-    parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
-    counts = tuple(group.parts[p].count for p in parts)
-    inside = [[i for i, a in enumerate(part_axes[p]) if a in axes] for p in parts]
+    families = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
+    counts = tuple(group.parts[p].count for p in families)
+    inside = [[i for i, a in enumerate(part_axes[p]) if a in axes] for p in families]
     common_axes = [
-        axes.index(part_axes[p][i]) for p, places in zip(parts, inside, strict=True) for i in places
+        axes.index(part_axes[p][i])
+        for p, places in zip(families, inside, strict=True)
+        for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
     # On the full table of the factor, each coefficient of a query on the marginal is repeated for
@@ -199,14 +201,14 @@ def _outside_span(
     cells_per_marginal_cell = strategy.cells / len(residual_rows)
     # |q rows| <= |q| |rows|, so all queries q on the marginal are measured if |rows| is small.
     if np.linalg.norm(residual_rows) <= MAX_UNMEASURED_SHARE * math.sqrt(cells_per_marginal_cell):
-        return parts, np.zeros(counts)
+        return families, np.zeros(counts)
     if len(residual_rows) < strategy.cells:
         # Only the norms |q rows| are needed.  Replacing the rows by the triangular factor of their
         # QR decomposition does not change the norms, and leaves fewer columns.
         residual_rows = np.asarray(np.linalg.qr(residual_rows.T, mode="r")).T
     shape = [
         math.prod(group.parts[p].sizes[i] for i in places)
-        for p, places in zip(parts, inside, strict=True)
+        for p, places in zip(families, inside, strict=True)
     ]
     residual_rows = residual_rows.reshape(*shape, -1)
     # ``squares`` has the squared norm of the unmeasured component of each product of queries.  A
@@ -214,20 +216,20 @@ def _outside_span(
     squares = np.zeros(counts)
     tolerance = np.full((), MAX_UNMEASURED_SHARE**2 * cells_per_marginal_cell)
     # The number of cells of the table on the attributes that are in a family but not in the factor.
-    outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in parts) // math.prod(shape)
+    outside_cells = math.prod(math.prod(group.parts[p].sizes) for p in families) // math.prod(shape)
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
         table = residual_rows[..., start : start + step]
-        for k, (p, places) in enumerate(zip(parts, inside, strict=True)):
+        for k, (p, places) in enumerate(zip(families, inside, strict=True)):
             product = _contract_queries(group.parts[p], places, np.moveaxis(table, k, 0))
             table = np.moveaxis(product, 0, k)
-        squares += np.sum(table**2, axis=tuple(range(len(parts), table.ndim)))
-    for p in parts:
+        squares += np.sum(table**2, axis=tuple(range(len(families), table.ndim)))
+    for p in families:
         part = group.parts[p]
         tolerance = np.multiply.outer(
             tolerance, part.family.quadratic(part.sizes, np.eye(math.prod(part.sizes)))
         )
-    return parts, (squares > tolerance).astype(float)
+    return families, (squares > tolerance).astype(float)
 
 
 def _contract_queries(part: Part, inside: Sequence[int], table: Array) -> Array:
@@ -346,7 +348,7 @@ def _marginal_covariance(strategy: Strategy, rows: Sequence[int], columns: Seque
 def _quadratic_forms(
     group: Group,
     part_axes: Sequence[Axes],
-    parts: FamilyIndices,
+    families: FamilyIndices,
     factors: Sequence[tuple[Axes, Strategy]],
 ) -> Array:
     """Return q C q^T for all products q of queries of some families, with one axis per family.
@@ -357,10 +359,10 @@ def _quadratic_forms(
     Parameters
     ----------
     part_axes : axes, in the table of the block, of the attributes of each query family.
-    parts : indices of the families.
+    families : indices of the families.
     factors : pairs (axes, strategy): the factors that have an attribute of these families.
     """
-    order = [a for p in parts for a in part_axes[p]]
+    order = [a for p in families for a in part_axes[p]]
     # For each factor: the axes that it has in common with the families, the lengths of these axes,
     # and the covariance of the marginal on them.
     marginals = []
@@ -370,13 +372,13 @@ def _quadratic_forms(
         marginals.append(
             ([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix)
         )
-    if len(parts) == 1 and len(factors) == 1 and isinstance(factors[0][1], IdentityStrategy):
-        return factors[0][1].query_variances(group.parts[parts[0]])
-    if len(parts) == 1 and len(marginals) == 1 and marginals[0][0] == order:
-        part = group.parts[parts[0]]
+    if len(families) == 1 and len(factors) == 1 and isinstance(factors[0][1], IdentityStrategy):
+        return factors[0][1].query_variances(group.parts[families[0]])
+    if len(families) == 1 and len(marginals) == 1 and marginals[0][0] == order:
+        part = group.parts[families[0]]
         return np.maximum(part.family.quadratic(part.sizes, marginals[0][2]), 0.0)
-    if len(parts) == 1:
-        return _quadratic_forms_by_chunk(group.parts[parts[0]], order, factors)
+    if len(families) == 1:
+        return _quadratic_forms_by_chunk(group.parts[families[0]], order, factors)
     # ``table`` becomes the covariance with two axes per family, for the rows and the columns of the
     # matrix.  Each axis of the block's table is then identified by (axis, 0 for rows or 1 for
     # columns).
@@ -384,11 +386,11 @@ def _quadratic_forms(
     for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
         axis_ids += [(a, 0) for a in table_axes] + [(a, 1) for a in table_axes]
-    ids_by_family = [(a, side) for p in parts for side in (0, 1) for a in part_axes[p]]
+    ids_by_family = [(a, side) for p in families for side in (0, 1) for a in part_axes[p]]
     table = table.transpose([axis_ids.index(axis_id) for axis_id in ids_by_family])
-    shape = [math.prod(group.parts[p].sizes) for p in parts for _ in (0, 1)]
+    shape = [math.prod(group.parts[p].sizes) for p in families for _ in (0, 1)]
     table = table.reshape(shape)
-    for k, p in enumerate(parts):
+    for k, p in enumerate(families):
         # The two axes of family p follow the query axes of the k families before it.  They are
         # replaced by one axis over the queries of family p.
         table = np.moveaxis(table, (k, k + 1), (0, 1))

@@ -107,6 +107,7 @@ def records_fit(
         progress, "The check of columns and values was cancelled. It spent nothing."
     )
     columns = column_names(data)
+    # ``columns`` is empty if the data do not list their columns
     names = [name for name in schema if not columns or name in columns]
     strict_encoders = [Encoder(attribute=_without_collecting_cells(schema[name])) for name in names]
     column_counts = (

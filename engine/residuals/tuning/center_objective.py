@@ -1143,8 +1143,8 @@ class CenterProblem:
         Sigma is the covariance of the cell counts under the optimal strategy for the Gram
         G + c m 1 1^T on cells, where m is the mean entry of G.  G is the sum of the Grams of all
         parts with a projection to the residual space of only this attribute.  Each Gram is that of
-        `_averaged_gram`, divided by its trace.  If no query depends on the total, the center is
-        uniform.
+        `_averaged_gram`, divided by its trace.  The center is uniform if G is 0, or if no query
+        depends on the total.
         """
         n = self.sizes[role]
         gram = np.zeros((n, n))

@@ -98,7 +98,7 @@ MAX_WEIGHT_RATIO = 1e9
 
 
 def unite(
-    parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
+    decomposition: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
 ) -> Decomposition:
     """Replace the residual spaces of every union of the split by one subworkload.
 
@@ -111,9 +111,9 @@ def unite(
         This cannot happen with the unions that `choose_unions` returns.
     """
     if not split.unions:
-        return parts
-    factors, subworkloads = list(parts.factors), list(parts.subworkloads)
-    spaces = _spaces_outside(parts, split)
+        return decomposition
+    factors, subworkloads = list(decomposition.factors), list(decomposition.subworkloads)
+    spaces = _spaces_outside(decomposition, split)
     # subworkloads of the unions so far, as pairs (residual Gram, index of the subworkload)
     by_signature: dict[Hashable, list[tuple[Factor, int]]] = {}
     for attributes, union in split.unions.items():
@@ -149,7 +149,7 @@ def unite(
         spaces[attributes] = (len(subworkloads) - 1, 1.0)
     used = sorted({number for number, _ in spaces.values()})
     return replace(
-        parts,
+        decomposition,
         factors=tuple(factors),
         subworkloads=tuple(subworkloads[k] for k in used),
         spaces={space: (used.index(number), scale) for space, (number, scale) in spaces.items()},
@@ -162,12 +162,12 @@ def _equal_grams(first: Factor, second: Factor) -> bool:
     return np.allclose(first.dense(), second.dense(), rtol=0.0, atol=tolerance)
 
 
-def _spaces_outside(parts: Decomposition, split: Split) -> dict[Space, tuple[int, float]]:
-    """Return the entries of ``parts.spaces`` whose residual spaces are in no union of the split.
+def _spaces_outside(decomposition: Decomposition, split: Split) -> dict[Space, tuple[int, float]]:
+    """Return the residual spaces that are in no union of the split.
 
     Raises ``ValueError`` if a space of a union has no entry or is in two unions.
     """
-    spaces = dict(parts.spaces)
+    spaces = dict(decomposition.spaces)
     for attributes, union in split.unions.items():
         for space in union:
             if spaces.pop(space, None) is None:
