@@ -184,7 +184,7 @@ def paid_keys(stages: Sequence[tuple[str, Steps]]) -> list[str]:
 
 
 def _lost_looks(book: Ledger, key: str, common: CommonPlan, dataset: str) -> list[str]:
-    """Return the keys of earlier first measurements that were paid but have no stored result."""
+    """Return the keys of paid first measurements before ``key`` that have no stored result."""
     earlier_keys = attempts(book, common, dataset)
     lost_keys = []
     for earlier_key in earlier_keys[: earlier_keys.index(key) if key in earlier_keys else 0]:

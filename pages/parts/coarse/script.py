@@ -22,8 +22,7 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
 
 
 def tables_script(request_state: RequestState, ways: Sequence[int]) -> Script:
-    """Return code that defines `workloads`: for each number in ``ways``, all tables of that
-    size."""
+    """Return code that defines `workloads`: for each k in ``ways``, all tables of k attributes."""
     line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
     return schema_script(request_state.schema) + script(
         line, imports=[("engine.common_mechanism", "workloads_by_way")]

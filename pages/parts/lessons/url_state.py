@@ -109,7 +109,6 @@ def dial(
     of: str,
     name: str,
     default: Any,
-    always: bool = False,
     **more: Any,
 ) -> Any:
     """Draw a widget of a lesson; return its choice, which is also stored in session and URL.
@@ -121,7 +120,6 @@ def dial(
     name : URL parameter.
     default : choice if neither the URL nor the session has a valid one; a list if the user can
         choose several options.
-    always : write the choice to the URL even if it is the default.
     more : further arguments of the widget.
     """
     key = f"{of}_{name}"
@@ -136,7 +134,7 @@ def dial(
         previous = choices[name][0] if name in choices else default
         st.session_state[key] = previous if is_list or previous in options else default
     value = draw(label, options, key=key, **more)
-    choices[name] = (value, "" if value == default and not always else _text(value))
+    choices[name] = (value, "" if value == default else _text(value))
     return value
 
 

@@ -123,7 +123,7 @@ def close_result(name: str, step_key: str, title: str, starts: tuple[str, ...] =
     name : the session state ``{name}_open`` contains the key of the result that is open.
     step_key : key of the session state with the title of the open step.
     title : title of the step to open.
-    starts : values of the session whose keys begin with one of these texts are removed before.
+    starts : starts of keys; the values of the session with such keys are removed first.
     """
     if starts:
         session_restore.clear(starts)
@@ -144,7 +144,7 @@ def result_header(
     ----------
     steps : labels of the buttons, each with the title of the step that it opens.
     name, step_key : see `close_result`.
-    anew : the first button removes the values of the session whose keys begin with one of these.
+    anew : starts of keys; the first button removes the values of the session with such keys.
     """
     with st.container(horizontal=True, vertical_alignment="center"):
         st.header(escape_markdown(title), anchor=False, width="content")

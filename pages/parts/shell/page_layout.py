@@ -218,7 +218,7 @@ def footer(
     ----------
     target : the next page; None for no button.
     reason : why the button is disabled, drawn beside it; empty if it is enabled.
-    more : draws a second button beside it, if the button is enabled.
+    more : function that draws a second button beside the first, if the first is enabled.
     """
     with st.expander("As Python"):
         st.caption("This page as a Python script, without the app.")
