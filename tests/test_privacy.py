@@ -372,3 +372,11 @@ def test_mu_of_guess_is_maximal(percent: float) -> None:
 def test_mu_of_invalid_guess_is_refused(percent: object) -> None:
     with pytest.raises(BudgetError, match="coin flip"):
         mu_of_guess(percent)
+
+
+def test_guess_zcdp_is_above_laplace_and_gaussian_guess():
+    for epsilon in (0.01, 0.3, 1.0, 3.0, 10.0):
+        # the charge of Laplace noise in zCDP is pcost = epsilon^2
+        charged = Budget(pcost=epsilon**2)
+        laplace = 100 / (1 + math.exp(-epsilon))
+        assert charged.guess_zcdp >= max(laplace, charged.guess)

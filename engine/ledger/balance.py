@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from engine._format import pluralize
 from engine._untrusted import parse_json
@@ -243,6 +244,107 @@ INVARIANTS_NOTE_KIND = "note:exact"
 
 
 @dataclass(frozen=True, kw_only=True)
+class JointCharge:
+    """What the releases of one dataset were charged together, up to one of them.
+
+    Attributes
+    ----------
+    releases : number of charged releases, the last one included.
+    spent : sum of their charges in the unit of ``definition``, rounded up.
+    definition : unit and guarantee of the dataset's total.
+    exact : names of the invariants (exact public tables) of these releases.
+    """
+
+    releases: int
+    spent: float
+    definition: TotalDefinition = field(default_factory=TotalDefinition)
+    exact: tuple[str, ...] = ()
+
+    @property
+    def guess(self) -> float:
+        """Largest success rate of a guess by someone who sees all these releases, in percent.
+
+        For a total of kind "zcdp" the rate holds for any noise, so it can be larger than
+        `Budget.guess` of the same pcost.
+        """
+        definition = self.definition
+        unit = {
+            "rows_per_person": definition.rows_per_person,
+            "neighbours": definition.neighbours,
+        }
+        is_pure = definition.kind == "pure"
+        budget = Budget.pure(self.spent, **unit) if is_pure else Budget(pcost=self.spent, **unit)
+        if self.exact:
+            budget = budget.at(budget.replace_one_pcost)
+        return budget.guess_zcdp if definition.kind == "zcdp" else budget.guess
+
+    @property
+    def text(self) -> str:
+        """Sentence on the joint guarantee of these releases; numbers are rounded up.
+
+        >>> JointCharge(releases=1, spent=0.5).text
+        'The ledger has no earlier release of this dataset.'
+        >>> JointCharge(releases=2, spent=0.5, definition=TotalDefinition(kind="gdp")).text
+        ... # doctest: +NORMALIZE_WHITESPACE
+        'With the earlier releases of this dataset in the ledger: someone who sees all 2 releases
+        guesses right at most 63.9% of the time whether you, with at most 1 row, are in the records.
+        Releases under other dataset names are not included.'
+        """
+        if self.releases == 1:
+            return "The ledger has no earlier release of this dataset."
+        rows = pluralize(self.definition.rows_per_person, "row")
+        if self.exact:
+            question = (
+                f"which of two contributions of yours, with at most {rows} and the same"
+                f" {' and '.join(self.exact).removeprefix('the ')}, is true"
+            )
+        elif self.definition.neighbours == ADD_REMOVE:
+            question = f"whether you, with at most {rows}, are in the records"
+        else:
+            question = f"which of any two contributions, with at most {rows}, is yours"
+        return (
+            "With the earlier releases of this dataset in the ledger: someone who sees all"
+            f" {self.releases:,} releases guesses right at most {self.guess:g}% of the time"
+            f" {question}. Releases under other dataset names are not included."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the values as a dictionary for JSON, from which `from_dict` restores them."""
+        return {
+            "releases": self.releases,
+            "spent": self.spent,
+            "definition": json.loads(self.definition.to_text()),
+            "exact": list(self.exact),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> JointCharge:
+        """Restore the result of `to_dict`; raise LedgerError if a value is invalid."""
+        releases, spent = fields.get("releases"), fields.get("spent")
+        exact_names = fields.get("exact")
+        is_valid = (
+            fields.keys() == {"releases", "spent", "definition", "exact"}
+            and type(releases) is int
+            and releases >= 1
+            and type(spent) in (int, float)
+            and 0 < spent < math.inf
+            and isinstance(exact_names, list)
+            and all(type(name) is str for name in exact_names)
+        )
+        if not is_valid:
+            raise LedgerError(
+                "The joint charge of the releases does not have valid fields releases, spent,"
+                " definition and exact. Give it as it was published."
+            )
+        return cls(
+            releases=releases,
+            spent=float(spent),
+            definition=TotalDefinition.from_text(json.dumps(fields["definition"])),
+            exact=tuple(exact_names),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
     """Total, spent and remaining budget of one dataset, as doubles.
 
@@ -254,6 +356,7 @@ class DatasetStatus:
     definition : unit and guarantee of the total.
     exact : names of the invariants (exact public tables) of all releases; what these tables reveal
         is not protected.
+    releases : number of charged releases.
     """
 
     dataset: str
@@ -263,6 +366,7 @@ class DatasetStatus:
     note: str = ""
     definition: TotalDefinition = field(default_factory=TotalDefinition)
     exact: tuple[str, ...] = ()
+    releases: int = 0
 
     def describe(self) -> str:
         """Return the unit of the total and the joint guarantee of all releases as text.
@@ -278,6 +382,22 @@ class DatasetStatus:
         return (
             f"{self.definition.describe()}; all releases together have subspace differential"
             f" privacy: what {tables} reveal is not protected"
+        )
+
+    def joint_charge(self, charge: float, invariants: str = "") -> JointCharge:
+        """Return what the dataset is charged together with one more release.
+
+        Parameters
+        ----------
+        charge : what the release is charged, in the unit of the total; see `takes`.
+        invariants : text that names the invariants of the release; empty if it has none.
+        """
+        names = (*self.exact, invariants) if invariants else self.exact
+        return JointCharge(
+            releases=self.releases + 1,
+            spent=math.nextafter(self.spent + charge, math.inf),
+            definition=self.definition,
+            exact=tuple(dict.fromkeys(names)),
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
@@ -411,6 +531,26 @@ class Balance:
         """Return the exact remaining budget in the unit of the total."""
         return exact(self.totals[dataset].pcost) - self.spent[dataset]
 
+    def joint_charge(self, key: str) -> JointCharge:
+        """Return what the dataset of a spent key was charged up to and including this spend."""
+        last = self.spends[key]
+        rows = [
+            row
+            for row in self.spends.values()
+            if row.dataset == last.dataset and row.seq <= last.seq
+        ]
+        names = [
+            note.note
+            for row in rows
+            for note in self.notes.get((INVARIANTS_NOTE_KIND, row.key), ())
+        ]
+        return JointCharge(
+            releases=len(rows),
+            spent=_rounded_up(sum((exact(row.pcost) for row in rows), Fraction(0))),
+            definition=self.definition(last.dataset),
+            exact=tuple(dict.fromkeys(names)),
+        )
+
     def definition(self, dataset: str) -> TotalDefinition:
         """Return the definition of the total of a dataset."""
         return TotalDefinition.from_text(self.totals[dataset].plan_hash)
@@ -434,9 +574,7 @@ class Balance:
         spent = self.spent[dataset]
         left = self.left(dataset)
         # round spent up and left down, so that no rounding error overstates the remaining budget
-        rounded_spent, rounded_left = float(spent), float(left)
-        while exact(repr(rounded_spent)) < spent:
-            rounded_spent = math.nextafter(rounded_spent, math.inf)
+        rounded_spent, rounded_left = _rounded_up(spent), float(left)
         while exact(repr(rounded_left)) > left:
             rounded_left = math.nextafter(rounded_left, 0.0)
         return DatasetStatus(
@@ -447,7 +585,16 @@ class Balance:
             note=self.totals[dataset].note,
             definition=self.definition(dataset),
             exact=self.exact.get(dataset, ()),
+            releases=sum(row.dataset == dataset for row in self.spends.values()),
         )
+
+
+def _rounded_up(amount: Fraction) -> float:
+    """Return the smallest double whose shortest decimal text is at least ``amount``."""
+    rounded = float(amount)
+    while exact(repr(rounded)) < amount:
+        rounded = math.nextafter(rounded, math.inf)
+    return rounded
 
 
 def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:

@@ -61,6 +61,7 @@ from engine.ledger.balance import (
     Balance,
     DatasetStatus,
     Fingerprint,
+    JointCharge,
     Receipt,
     TotalDefinition,
     balance,
@@ -850,6 +851,17 @@ class Ledger:
             if key not in book.spends:
                 raise _not_spent_error(key)
         return Receipt.of(book.spends[key], fresh=False)
+
+    def joint_charge(self, key: str) -> JointCharge:
+        """Return what the dataset of a spent key was charged up to and including this spend.
+
+        Raises LedgerError if the key was not spent.
+        """
+        key = normalize_line("key", key, most=MAX_KEY_CHARS)
+        with self._transaction(write=False) as (book, _):
+            if key not in book.spends:
+                raise _not_spent_error(key)
+            return book.joint_charge(key)
 
     def unfinished(self) -> set[str]:
         """Return the keys that were spent and have no saved result."""

@@ -541,18 +541,21 @@ class Budget:
 
     @property
     def promise(self) -> str:
-        """Explanation of the guarantee for a person in the data; numbers are rounded up.
+        """Explanation of the guarantee of one release for a person in the data, rounded up.
+
+        Earlier and later releases of the same data add to the risk that the text states, see
+        `engine.ledger.balance.JointCharge`.
 
         >>> Budget(pcost=1.0, rows_per_person=3).promise  # doctest: +NORMALIZE_WHITESPACE
-        'Even someone who sees everything published and knows the data of everyone else guesses
-        right at most 69.2% of the time whether you are in the records (pure chance: 50%).
-        Everything you contributed, up to 3 rows, is protected together.'
+        'Even someone who sees this release and knows the data of everyone else guesses right at
+        most 69.2% of the time whether you are in the records (pure chance: 50%). Everything you
+        contributed, up to 3 rows, is protected together.'
         """
         whether = "whether you are in the records", "which of any two contributions is yours"
         k = self.rows_per_person
         rows = "one row, is protected" if k == 1 else f"up to {k:,} rows, is protected together"
         return (
-            "Even someone who sees everything published and knows the data of everyone else guesses"
+            "Even someone who sees this release and knows the data of everyone else guesses"
             f" right at most {self.guess:g}% of the time {whether[self.neighbours == REPLACE_ONE]}"
             f" (pure chance: 50%). Everything you contributed, {rows}."
         )
@@ -565,9 +568,18 @@ class Budget:
         question is which of two contributions is that of the person.  The guesser knows the rows of
         all other persons.
         """
-        # the best guess is right with probability (1 + V) / 2, where the total variation distance V
-        # equals delta at epsilon 0; the result is rounded up to a tenth of a percent
-        return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
+        # the total variation distance equals delta at epsilon 0
+        return _success_rate(self.delta(0.0))
+
+    @property
+    def guess_zcdp(self) -> float:
+        """Success rate like `guess`, in percent, that no rho-zCDP release exceeds.
+
+        It holds for any noise.  rho bounds the Kullback-Leibler divergence between the outputs with
+        and without the person, and the total variation distance V is at most sqrt(rho / 2)
+        (Pinsker) and sqrt(1 - exp(-rho)) (Bretagnolle and Huber 1978).
+        """
+        return _success_rate(min(math.sqrt(self.rho / 2), math.sqrt(-math.expm1(-self.rho))))
 
     @property
     def listed_deltas(self) -> tuple[float, ...]:
@@ -750,6 +762,15 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
         else Fraction(*number.as_integer_ratio())
     )
     return _at_most(exact, name)
+
+
+def _success_rate(distance: float) -> float:
+    """Return the success rate of the best guess between two laws, in percent, rounded up.
+
+    The rate is (1 + V) / 2 for the total variation distance V of the two laws.  It is rounded up to
+    a tenth of a percent.
+    """
+    return min(math.ceil(500 * (1.0 + distance) + 1e-9) / 10, 100.0)
 
 
 def _probability(delta: Any) -> float:

@@ -7,8 +7,9 @@ answers.parquet, answers.csv   all answers with standard errors and intervals (C
 plan.json                      the plan: schema, workload, budget, mechanism and strategy
 measurements.json, .npz        the released integers with the equations that they measure, as JSON
                                and as NumPy arrays
-certificate.json               charged budget, key, privacy guarantee, and the SHA-256 of every
-                               other file except signature.json
+certificate.json               charged budget, key, privacy guarantee of the release and, with a
+                               ledger, of all releases of the dataset up to this one, and the SHA-256
+                               of every other file except signature.json
 signature.json                 the ledger's signature of certificate.json; only if there is a
                                ledger, and not in rehearsals
 report.html                    a readable report without external resources
@@ -39,6 +40,7 @@ from engine._format import deltas_as_powers, format_number, markdown, pluralize,
 from engine.analysis import group_table
 from engine.analysis.certificates import claim_text
 from engine.ledger import Ledger, Receipt
+from engine.ledger.balance import JointCharge
 from engine.ledger.signing import key_fingerprint
 from engine.plans import Plan
 from engine.postprocess import QualityRule
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from engine.postprocess.uncertainty import Uncertainty
 
 
-PACKAGE_FORMAT = "release/5"
+PACKAGE_FORMAT = "release/6"
 RECEIPT_FORMAT = "receipt/1"
 MAX_CSV_ANSWERS = 1_000_000
 REPORT_ANSWERS = 40  # answers per group in the report
@@ -168,6 +170,7 @@ def readme(
     fit: str | None = None,
     public_key: str | None = None,
     receipt: Receipt | None = None,
+    joint: JointCharge | None = None,
 ) -> str:
     """Return the text of README.md in a release package.
 
@@ -177,6 +180,7 @@ def readme(
     public_key : hexadecimal public key of the ledger that signs the package; None if it is not
         signed.
     receipt : receipt of the spend, for a signed package.
+    joint : charge of all releases of the dataset up to this one; None if it is not known.
     """
     plan = measurement.plan
     title = (
@@ -189,6 +193,8 @@ def readme(
         tables = "tables" if fit == "none" else "tables without negative counts"
         files[PUBLISHED] = f"{tables} that agree with each other; see published/README.md"
     lines = [f"# {title}", "", markdown(plan.schema.promise(plan.budget)), ""]
+    if joint is not None:
+        lines += [markdown(joint.text), ""]
     lines += [markdown(plan.meaning), "", "## Files", ""]
     lines += [f"- `{name}`: {text}" for name, text in files.items()]
     lines += ["", "## Columns of the answers", ""]
@@ -285,12 +291,16 @@ def write_package(
         files.append(folder / README)
         signing_ledger = None if measurement.rehearsal else ledger
         public_key = None if signing_ledger is None else signing_ledger.public_key()
+        joint = None
+        if signing_ledger is not None and receipt is not None:
+            joint = signing_ledger.joint_charge(receipt.key)
         readme_text = readme(
             measurement,
             confidence,
             fit=None if published is None else published.published.fit,
             public_key=public_key,
             receipt=receipt,
+            joint=joint,
         )
         files[-1].write_bytes(readme_text.encode())
         measurement_files = write_measurements(measurement, folder)
@@ -313,7 +323,13 @@ def write_package(
         report_progress(0.6, "Writing the report")
         files.append(folder / "report.html")
         files[-1].write_text(
-            report_html(measurement, receipt=receipt, confidence=confidence, public_key=public_key),
+            report_html(
+                measurement,
+                receipt=receipt,
+                confidence=confidence,
+                public_key=public_key,
+                joint=joint,
+            ),
             encoding="utf-8",
         )
         if published is not None:
@@ -321,7 +337,7 @@ def write_package(
             files += _write_published_tables(
                 published, folder, [files[0], *measurement_files], rule, confidence
             )
-        fields = certificate(measurement, receipt, confidence)
+        fields = certificate(measurement, receipt, confidence, joint)
         fields["files"] = {f.relative_to(folder).as_posix(): _digest(f) for f in files}
         text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False).encode()
         files.append(folder / CERTIFICATE)
@@ -366,11 +382,16 @@ def _write_published_tables(
 
 
 def certificate(
-    measurement: Measurement, receipt: Receipt | None, confidence: float
+    measurement: Measurement,
+    receipt: Receipt | None,
+    confidence: float,
+    joint: JointCharge | None = None,
 ) -> dict[str, Any]:
     """Return the content of certificate.json: privacy guarantee, privacy cost and accuracy.
 
-    With a receipt, the content includes number, hash, privacy cost and time of the ledger row.
+    With a receipt, the content includes number, hash, privacy cost and time of the ledger row. With
+    ``joint``, it includes the charge and the guarantee of all releases of the dataset up to this
+    one.
     """
     plan, budget = measurement.plan, measurement.plan.budget
     optimality = plan.certificate
@@ -401,6 +422,8 @@ def certificate(
         "bound": optimality.statement,
     }
     fields["promise"] = plan.schema.promise(budget)
+    if joint is not None:
+        fields |= {"joint_charge": joint.to_dict(), "joint_promise": joint.text}
     if (keep := plan.options.get("keep")) is not None:
         fields["kept"] = _keep_text(plan, keep)
     if plan.schema.invariants:
@@ -444,10 +467,14 @@ def report_html(
     receipt: Receipt | None = None,
     confidence: float = 0.95,
     public_key: str | None = None,
+    joint: JointCharge | None = None,
 ) -> str:
     """Return a readable report as one HTML page without external resources.
 
-    ``public_key`` is the hexadecimal key that signs the package; None if it is not signed.
+    Parameters
+    ----------
+    public_key : hexadecimal key that signs the package; None if it is not signed.
+    joint : charge of all releases of the dataset up to this one; None if it is not known.
     """
     from engine.figures import answers_picture, budget_picture, spread_picture
 
@@ -466,6 +493,8 @@ def report_html(
         "<p><b>To the people in these records:</b>"
         f" {html.escape(plan.schema.promise(plan.budget))}</p>"
     )
+    if joint is not None:
+        promise += f"<p>{html.escape(joint.text)}</p>"
     parts += [
         "<h2>Privacy</h2>",
         promise,

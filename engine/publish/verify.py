@@ -25,6 +25,7 @@ from engine._untrusted import MAX_JSON_MEMORY, is_plain_name, parse_json
 from engine._validation import check_int, check_positive
 from engine.errors import EngineError, PlanError
 from engine.ledger import Ledger, Receipt, verify_ledger
+from engine.ledger.balance import JointCharge
 from engine.ledger.signing import good_signature
 from engine.mechanisms import load_plan
 from engine.plans.blocks import ROUNDING_FACTOR
@@ -42,7 +43,13 @@ from engine.publish.package_files import (
     package_files,
     read_measurements,
 )
-from engine.publish.release_package import CERTIFICATE, SIGNATURE, certificate, readme
+from engine.publish.release_package import (
+    CERTIFICATE,
+    PACKAGE_FORMAT,
+    SIGNATURE,
+    certificate,
+    readme,
+)
 from engine.publish.report import REHEARSAL_MARK, answer_batches
 from engine.publish.tables_package import (
     HOW,
@@ -242,6 +249,13 @@ FIELD_TOLERANCES: dict[str, Tolerance] = {
     **dict.fromkeys(("rmse_counts", "lower_bound_counts", "gap"), SOLVER_TOLERANCE),
     **dict.fromkeys(("global_bound_counts", "global_gap"), SEARCH_TOLERANCE),
 }
+# Certificates and READMEs of this earlier format state the guarantee of one release by the first
+# phrase of each pair.  Since then they state it by the second one.
+FORMER_FORMAT = "release/5"
+FORMER_PHRASES = (
+    ("someone who sees everything published and knows", "someone who sees this release and knows"),
+    ("somebody who sees the published numbers guesses", "somebody who sees this release guesses"),
+)
 # certificate fields that are sentences; they state the gap as a percentage with one decimal
 TEXT_FIELDS = ("claim", "bound")
 
@@ -304,6 +318,13 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
     text = files.read(CERTIFICATE, MAX_CERTIFICATE)
     certificate_fields = _certificate(text)
     digests = certificate_fields.pop("files")
+    is_former = certificate_fields.get("format") == FORMER_FORMAT
+    if is_former:
+        promise = str(certificate_fields.get("promise"))
+        certificate_fields |= {
+            "format": PACKAGE_FORMAT,
+            "promise": _present_phrases(promise.encode()).decode(),
+        }
     problems = _listing_problems(files.names, digests)
     problems += _signature_problems(files, text, public_key)
     # check the plan first, because it determines the largest sizes of the other files
@@ -329,7 +350,8 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         **release_fields,
     )
     receipt = _receipt(certificate_fields, measurement)
-    problems += _field_problems(certificate_fields, measurement, receipt)
+    joint = _joint_charge(certificate_fields)
+    problems += _field_problems(certificate_fields, measurement, receipt, joint)
     confidence = certificate_fields["confidence"]
     problems += _answer_problems(measurement, confidence, files, limits, "answers.csv" in digests)
     has_tables = any(name.startswith(PUBLISHED) for name in digests)
@@ -337,10 +359,13 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         fit = _options(files.inner(PUBLISHED).read(HOW, MAX_SMALL))["fit"] if has_tables else None
         # Packages of earlier versions do not name the signer in their README.
         texts = {
-            readme(measurement, confidence, fit=fit, public_key=key, receipt=receipt).encode()
+            readme(
+                measurement, confidence, fit=fit, public_key=key, receipt=receipt, joint=joint
+            ).encode()
             for key in {None, _signing_key(files, text)}
         }
-        if files.path(README).read_bytes() not in texts:
+        content = files.path(README).read_bytes()
+        if (_present_phrases(content) if is_former else content) not in texts:
             problems.append(f"{README} differs from what the plan and the measurements imply")
     if not problems and has_tables:
         problems += _published_problems(files, digests, measurement)
@@ -348,8 +373,19 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         if receipt is None:
             problems.append("the certificate contains no spend that the ledger could confirm")
         else:
-            problems += verify_ledger(ledger, receipts=[receipt], results=False)
+            ledger_problems = verify_ledger(ledger, receipts=[receipt], results=False)
+            problems += ledger_problems
+            is_charged = joint is not None and not ledger_problems
+            if is_charged and Ledger(ledger).joint_charge(receipt.key) != joint:
+                problems.append("joint_charge in the certificate differs from that of the ledger")
     return problems
+
+
+def _present_phrases(text: bytes) -> bytes:
+    """Return a text of the format `FORMER_FORMAT` with the phrases of the present format."""
+    for former, present in FORMER_PHRASES:
+        text = text.replace(former.encode(), present.encode())
+    return text
 
 
 def _listing_problems(names: Iterable[str], digests: Mapping[str, str]) -> list[str]:
@@ -385,14 +421,23 @@ def _receipt(certificate_fields: Mapping[str, Any], measurement: Measurement) ->
     )
 
 
+def _joint_charge(certificate_fields: Mapping[str, Any]) -> JointCharge | None:
+    """Return the joint charge of the releases in a certificate; None if there is none in it."""
+    fields = certificate_fields.get("joint_charge")
+    return None if fields is None else JointCharge.from_dict(fields)
+
+
 def _field_problems(
-    certificate_fields: Mapping[str, Any], measurement: Measurement, receipt: Receipt | None
+    certificate_fields: Mapping[str, Any],
+    measurement: Measurement,
+    receipt: Receipt | None,
+    joint: JointCharge | None,
 ) -> list[str]:
     """Return messages on fields of a certificate that contradict the measurement or each other."""
     problems = []
     # like the fields in the file, the expected fields are converted to JSON and back
     expected = json.loads(
-        json.dumps(certificate(measurement, receipt, certificate_fields["confidence"]))
+        json.dumps(certificate(measurement, receipt, certificate_fields["confidence"], joint))
     )
     text_tolerance = _text_tolerance(
         expected.get("global_gap"), certificate_fields.get("global_gap")

@@ -380,7 +380,7 @@ def promise_with_invariants(budget: Budget, exact: str) -> str:
     return (
         f"Nothing protects {exact}: they are public, and somebody who knows all other records can"
         " infer from them that you are counted, and in which of their cells. If two contributions"
-        " of yours lead to the same exact totals, somebody who sees the published numbers guesses"
+        " of yours lead to the same exact totals, somebody who sees this release guesses"
         f" right at most {replaced.guess:g}% of the time (pure chance: 50%) which of the two is"
         f" true. This covers everything you contributed, {rows}."
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.errors import BudgetError, BudgetExceeded, LedgerError
 from engine.ledger import Ledger, release_key, verify_ledger
-from engine.ledger.balance import TotalDefinition, balance, exact
+from engine.ledger.balance import JointCharge, TotalDefinition, balance, exact
 from engine.ledger.ledger import total_history
 from engine.ledger.sqlite_file import Row
 from engine.privacy import Budget
@@ -293,3 +293,28 @@ def test_change_total_does_not_hide_overspend(ledger):
     assert "more than the remaining budget" in problems[0]
     assert "below the amount spent" in problems[1]
     assert book.left("adult") == Decimal("1.5")
+
+
+def test_joint_charge_covers_releases_up_to_key(tmp_path):
+    ledger = Ledger.create(tmp_path / "budget.ledger")
+    for dataset in ("adult", "census"):
+        ledger.add_dataset(dataset, total=Budget(pcost=1.0), kind="gdp")
+    first = spend(ledger, pcost=0.25)
+    spend(ledger, dataset="census", pcost=0.5)
+    before = ledger.status("adult").joint_charge(0.25)
+    second = spend(ledger, attempt=2, pcost=0.25)
+    one, two = ledger.joint_charge(first.key), ledger.joint_charge(second.key)
+    assert (one.releases, one.spent, one.guess) == (1, 0.25, Budget(pcost=0.25).guess)
+    assert "no earlier release" in one.text
+    assert (two.releases, two.spent, two.guess) == (2, 0.5, Budget(pcost=0.5).guess)
+    assert before.text == two.text
+    assert f"sees all 2 releases guesses right at most {two.guess:g}%" in two.text
+    assert JointCharge.from_dict(two.to_dict()) == two
+    # charges of the kind zcdp may be of any noise
+    mixed = JointCharge(releases=2, spent=0.5)
+    assert mixed.guess == Budget(pcost=0.5).guess_zcdp > two.guess
+    # exact totals show who is present; two contributions cost 4 times as much
+    exact_totals = JointCharge(releases=2, spent=0.5, definition=two.definition, exact=("the x",))
+    assert exact_totals.guess == Budget(pcost=2.0).guess
+    with pytest.raises(LedgerError, match="never"):
+        ledger.joint_charge("never")

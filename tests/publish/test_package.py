@@ -577,3 +577,56 @@ def test_linked_folder_of_published_tables_is_a_problem(with_tables, tmp_path) -
     (folder / "published").rename(tmp_path / "elsewhere")
     (folder / "published").symlink_to(tmp_path / "elsewhere")
     assert verify_package(folder)
+
+
+def test_package_of_second_release_states_joint_guarantee(tmp_path) -> None:
+    chosen = plan(Workload(SCHEMA).add("age", "marginal"), Budget(pcost=0.05))
+    ledger = Ledger.create(tmp_path / "office.ledger")
+    ledger.add_dataset("survey", total=Budget.gdp(1.0), kind="gdp")
+    folders = []
+    for attempt in (1, 2):
+        measurement = measure(
+            chosen, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger, attempt=attempt
+        )
+        place = write_package(
+            measurement,
+            tmp_path / f"{attempt}.zip",
+            receipt=ledger.find(measurement.key),
+            ledger=ledger,
+        )
+        assert verify_package(place, ledger=ledger.path) == ()
+        folders.append(unpacked(place, tmp_path / str(attempt)))
+    both = Budget(pcost=0.1).guess
+    for name in ("certificate.json", "README.md", "report.html"):
+        first, second = ((folder / name).read_text(encoding="utf-8") for folder in folders)
+        assert "no earlier release of this dataset" in first
+        assert f"all 2 releases guesses right at most {both:g}%" in second
+        assert "sees everything" not in second
+    fields = json.loads((folders[1] / "certificate.json").read_text())
+    assert fields["joint_charge"]["spent"] == ledger.status("survey").spent
+
+
+def test_verify_package_former_wording_is_accepted(released, tmp_path, monkeypatch) -> None:
+    measurement, receipt, _ = released
+    original = Budget.promise.fget
+    monkeypatch.setattr(package, "PACKAGE_FORMAT", "release/5")
+    monkeypatch.setattr(
+        Budget,
+        "promise",
+        property(lambda self: original(self).replace("this release", "everything published")),
+    )
+    place = write_package(measurement, tmp_path / "former.zip", receipt=receipt)
+    monkeypatch.undo()
+    assert verify_package(place) == ()
+
+
+def test_verify_package_other_joint_charge_is_reported(released, tmp_path, monkeypatch) -> None:
+    measurement, receipt, ledger = released
+    monkeypatch.setattr(
+        Ledger, "joint_charge", lambda *_: package.JointCharge(releases=2, spent=0.125)
+    )
+    place = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    monkeypatch.undo()
+    assert verify_package(place, ledger=ledger.path) == (
+        "joint_charge in the certificate differs from that of the ledger",
+    )

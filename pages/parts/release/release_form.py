@@ -242,8 +242,16 @@ def confirm(
     is_checked_here = job_queue.find(_check_job(book, plan, status.dataset, source)) is not None
     if not interrupted and not is_checked_here:
         _dropped_rows(plan, source)
+    joint_text = ""
     with show_errors():
         price = status.takes(plan.pcost, plan.budget.pure_epsilon)
+        # An interrupted release was charged before, so the sum of the ledger contains its charge.
+        if (
+            status.releases
+            and not interrupted
+            and definition.with_guarantee(plan.budget) == plan.budget
+        ):
+            joint_text = status.joint_charge(price, plan.schema.exact_text).text
     figure_view.picture(
         figures.spending_picture(
             status.total,
@@ -257,12 +265,9 @@ def confirm(
         show_title=False,
     )
     budgets.sum_note(is_pure=definition.unit == "epsilon")
-    st.info(
-        escape_markdown(
-            f"Promise to the people in the records: “{plan.schema.promise(plan.budget)}”"
-        ),
-        icon="🙋",
-    )
+    promise = f"Promise to the people in the records: “{plan.schema.promise(plan.budget)}”"
+    promises = [promise, joint_text]
+    st.info("\n\n".join(escape_markdown(text) for text in promises if text), icon="🙋")
     if plan.budget.guess >= WEAK_GUESS_PERCENT:
         st.warning(
             "This budget gives almost no protection: an attacker guesses right up to"
@@ -408,6 +413,9 @@ def receipt(book: Ledger, measurement: Measurement) -> None:
             f" {dataset_form.charge(book, spend)}. Opening this page again spends nothing.",
             icon="✅",
         )
+        joint = book.joint_charge(key)
+        if joint.releases > 1:
+            st.caption(escape_markdown(joint.text))
         dataset_form.draw_files(book)
 
 

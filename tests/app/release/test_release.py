@@ -140,6 +140,9 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
 
     session.press("New release").set(step=CONFIRM).set(again_1=True)
     assert "Attempt 2 draws new noise and spends" in session.text()
+    joint = ledger.status("survey").joint_charge(stored.plan.pcost)
+    assert joint.releases == 2
+    assert f"all 2 releases guesses right at most {joint.guess:g}%" in session.text()
     wait(session.set(confirmation="survey").press("release"))
     assert row_kinds(ledger)[4:] == ["spend", "saved"]
     session.set(release_result_view="Answers", release_result_group=0)
