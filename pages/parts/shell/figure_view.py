@@ -216,7 +216,7 @@ def table(
 
 
 def with_gaps_rounded_up(frame: Frame) -> Frame:
-    """Return a table with the columns `GAP_COLUMNS`, gaps to lower bounds, rounded up."""
+    """Return a table with its gaps to lower bounds, the columns `GAP_COLUMNS`, rounded up."""
     return frame.assign(**{c: frame[c].map(share_rounded_up) for c in GAP_COLUMNS if c in frame})
 
 
