@@ -842,7 +842,7 @@ class DenseNormBound:
         class_of = self.reduced_workload.class_of
         counted_sets: dict[Any, tuple[int, tuple[Space, TermsByKeys]]] = {}
         for T, terms_by_keys in terms_by_set.items():
-            named_entries = []
+            entries_by_class = []
             for keys, terms in terms_by_keys.items():
                 weights: dict[Any, float] = {}
                 for product, weight in terms.items():
@@ -853,13 +853,13 @@ class DenseNormBound:
                     )
                     weights[classes_of_product] = weights.get(classes_of_product, 0.0) + weight
                 classes_of_T = (class_of[name] for name in T)
-                named_entries.append(
+                entries_by_class.append(
                     (
                         tuple(sorted(zip(classes_of_T, keys, strict=True))),
                         tuple(sorted(weights.items())),
                     )
                 )
-            kind = tuple(sorted(named_entries))
+            kind = tuple(sorted(entries_by_class))
             count, first_set = counted_sets.get(kind, (0, (T, terms_by_keys)))
             counted_sets[kind] = (count + 1, first_set)
         return list(counted_sets.values())

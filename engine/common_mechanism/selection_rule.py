@@ -566,7 +566,7 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
     Raises
     ------
     WorkloadError
-        The schema does not have these attributes.
+        The schema does not have these attributes, or ``age`` has another number of cells.
 
     Notes
     -----

@@ -400,9 +400,9 @@ def _metric_fit(
         )
         change = proposal - current
         # Momentum of FISTA, which restarts if its direction opposes the gradient.
-        previous = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
-        momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
-        point, current = proposal + (previous - 1.0) / momentum * change, proposal
+        last_momentum = 1.0 if float(np.sum((point - proposal) * change)) > 0.0 else momentum
+        momentum = (1.0 + math.sqrt(1.0 + 4.0 * last_momentum * last_momentum)) / 2.0
+        point, current = proposal + (last_momentum - 1.0) / momentum * change, proposal
         if metric.squared(change) <= STEP_TOLERANCE * estimate.rank:
             break
     return current

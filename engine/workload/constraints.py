@@ -267,7 +267,10 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     try:
         table = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
-        table = np.full(1, np.nan)  # is refused below
+        raise SchemaError(
+            f"the invariant on {subject} has values that are not a table of numbers; give one exact"
+            " count per cell"
+        ) from None
     if table.shape != shape and (table.ndim > 1 or table.size != math.prod(shape)):
         raise SchemaError(
             f"the invariant on {subject} has values of shape {table.shape}, but the schema requires"

@@ -412,9 +412,11 @@ class CodeList(FrozenValue):
 
         Raises
         ------
-        SchemaError : if a code occurs twice or has two parents, a parent is not among the codes,
-            the parents form a cycle, there is no level or more than `MAX_LEVELS`, ``levels`` has
-            another number of names, or areas at the same depth name different levels.
+        SchemaError : if a row has another length or an entry that is not an allowed text, there are
+            more than `MAX_AREAS` rows, a code occurs twice or has two parents, a parent is not
+            among the codes, the parents form a cycle, there is no level or more than `MAX_LEVELS`,
+            ``levels`` has another number of names, or areas at the same depth name different
+            levels.
         """
         codes: list[str] = []
         labels: list[str] = []
