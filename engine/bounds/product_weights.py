@@ -272,6 +272,7 @@ class _Queries:
         A part is too large if its query rows have more than `MAX_PART_ENTRIES` entries.
         """
         query_weights, weight = group.query_weights, group.weight
+        # a group without parts has one query, so its query weight multiplies the group weight
         if query_weights is not None and not group.parts:
             weight, query_weights = weight * float(query_weights[0]), None
         parts: Sequence[Part] = (

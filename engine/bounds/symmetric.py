@@ -322,27 +322,29 @@ class SymmetricPairs:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Backpropagate]]]:
-        """Return the sum of nuclear norms over all sets of m attributes outside K.
+        """Return the sum of nuclear norms over all choices of m attributes outside the basis K.
 
-        On these attributes, each family is represented by the scalar `FamilyRoot.t`, the nuclear
-        norm on the orthogonal complement of K.
+        On the m attributes, each family is represented by the scalar `FamilyRoot.t`, its nuclear
+        norm on the orthogonal complement of K.  m is 1 or 2.
 
         Returns
         -------
-        total : the sum over all sets of m attributes.
+        total : the sum over all choices of m attributes.
         summands : tuples (keys, t, norm, backpropagate), one per combination of families on the m
             attributes: keys of the families, product of their scalars, nuclear norm of the queries
             on all other attributes, and the function that adds derivatives of this norm to
-            ``state``.  The nuclear norm for one set is the root of the sum of (t * norm)^2; it is
-            the same for all sets.
+            ``state``.  The nuclear norm for one choice is the root of the sum of (t * norm)^2; it
+            is the same for all choices.
         """
+        # families on the m attributes -> queries on all other attributes
         remaining: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
         if m == 1:
             for key, weight in self.terms.single.items():
                 remaining.setdefault((key,), Terms()).total += weight
-            for (key, other), weight in products.items():
-                remaining.setdefault((key,), Terms()).single[other] = weight
+            # a product on the attribute and a second one leaves the second family
+            for (key, other_key), weight in products.items():
+                remaining.setdefault((key,), Terms()).single[other_key] = weight
         else:
             for keys, weight in products.items():
                 remaining.setdefault(keys, Terms()).total += weight
@@ -746,21 +748,23 @@ class SymmetricProducts:
     def _inside(
         self, d: int, weights_by_size: WeightsBySize, state: State
     ) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of products on d attributes, which all have the functions K.
+        """Return the nuclear norm of products on d attributes in the basis K.
 
         The second result maps every family to the derivative with respect to its Gram C, shape
-        (2, 2).
+        (2, 2).  It is empty if ``state`` needs no derivative.
         """
         families = state.frame(self.attribute_class, FUNCTIONS_PER_ATTRIBUTE).families
         value, by_grams = 0.0, dict[Key, Array]()
+        # one sector per number of antisymmetric pairs of attributes, see the module's docstring
         for pairs in range(min(max(weights_by_size), d // 2) + 1):
-            # number of copies of the sector with this number of antisymmetric pairs of attributes
+            # number of copies of this sector
             times = math.comb(d, pairs) - (math.comb(d, pairs - 1) if pairs else 0)
             width = max(weights_by_size) - pairs + 1
             M, slopes = np.zeros((width, width)), list[tuple[Key, float, list[Array]]]()
+            # ``order`` is the number of attributes of a product
             for order, terms in weights_by_size.items():
                 if order < pairs:
-                    continue
+                    continue  # every antisymmetric pair has an attribute of the product
                 for key, weight in terms.items():
                     gram = np.zeros((2, 2))
                     if key in families:  # the total has no family

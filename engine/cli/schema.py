@@ -45,17 +45,17 @@ def add_schema_command(commands: Commands) -> None:
 def _schema(args: argparse.Namespace) -> Reply:
     """Run ``schema``: write a schema with added code lists; list all levels of its attributes."""
     code_lists = [(attribute, Path(path)) for attribute, path in args.code_list]
-    target = {
+    target_rules = {
         "keep": [*filter(None, [args.schema]), *(path for _, path in code_lists)],
         "overwrite": args.overwrite,
         "is_replaceable": _is_schema,
     }
-    check_target(args.out, **target)
+    check_target(args.out, **target_rules)
     schema = None if args.schema is None else schema_of(args.schema)
     for attribute_name, path in code_lists:
         schema = _with_code_list(schema, attribute_name, path)
-    assert schema is not None
-    with new_file(args.out, **target) as partial:
+    assert schema is not None  # the option --code-list is required
+    with new_file(args.out, **target_rules) as partial:
         partial.write_text(schema.to_json(), encoding="utf-8")
     levels: list[dict[str, Any]] = [
         {

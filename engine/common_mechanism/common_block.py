@@ -481,16 +481,17 @@ def _precision_ratio(lower: Block, upper: Block) -> float:
     ratio = (upper.noise / lower.noise) ** 2
     for (_, lower_factor), (_, upper_factor) in zip(lower.factors, upper.factors, strict=True):
         if not _have_equal_rows(lower_factor, upper_factor):
-            # the ratio of this factor is finite only if the row space of the lower factor lies in
-            # that of the upper one; it is then the largest precision relative to the upper factor
-            *_, ratios = _diagonal_coordinates(
-                _residual_rows(lower_factor), _residual_rows(upper_factor)
-            )
+            # the ratio is finite only if the row space of the lower factor lies in that of the
+            # upper one
             if not _is_in_row_space(lower_factor, upper_factor):
                 return math.inf
+            # precisions of the lower factor relative to the upper factor
+            *_, relative_precisions = _diagonal_coordinates(
+                _residual_rows(lower_factor), _residual_rows(upper_factor)
+            )
             # the largest eigenvalue of a Kronecker product is the product of the largest
             # eigenvalues of its factors
-            ratio *= float(ratios.max(initial=0.0))
+            ratio *= float(relative_precisions.max(initial=0.0))
     return ratio
 
 

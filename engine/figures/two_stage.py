@@ -526,7 +526,7 @@ def snr_picture(rule: NestedPlanRule, look: Measurement, group: int, option: int
     name = in_screen_words(rule.common.names[rule.common.position(option)])
     where = set_name(queries.attributes)
     if len(queries.parts) < 2:
-        figure, note = _interval_figure(table, rule.snr, set_name(queries.attributes))
+        figure, note = _interval_figure(table, rule.snr, where)
     else:
         figure, note = _bound_map(rule, table, queries)
     set_margins(figure)
@@ -741,6 +741,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
         column_texts.append(" · ".join(texts))
     axes = [names[0], " · ".join(names[1:])]
     hover, unit = "%{y}<br>%{x}<br>at least %{z:,.4~r}", "lower bound<br>of the ratio"
+    # texts in more than 400 cells would overlap
     cell_texts = {"texttemplate": "%{z:,.3~r}"} if grid.size <= 400 else {}
     figure = heat_map(grid, [row_texts, column_texts], axes, hover, unit, **cell_texts)
     note = (

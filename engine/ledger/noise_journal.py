@@ -72,7 +72,7 @@ class Journal:
 
         Call number i of this function (from 1) returns SHAKE-256 of the seed, a digest, and i. The
         digest identifies the release: it is computed from the name of the journal file, the digest
-        of the counts, and ``row_hash``. No two calls hash the same input.
+        of the counts, and ``row_hash``.
 
         Parameters
         ----------

@@ -263,13 +263,14 @@ class Optimum(ExplicitMechanism):
 
     def _search(self, problem: DualProblem, cells: int, limits: Limits, deadline: float) -> Array:
         """Search for the optimum, and return its dual weights, one per class of equivalent cells."""
-        steps = [0]
+        n_steps = 0
 
         def watch(gap: float) -> None:
             """Report progress after a step.  The fraction grows towards 1 with every step."""
-            steps[0] += 1
+            nonlocal n_steps
+            n_steps += 1
             limits.tell(
-                1.0 - math.exp(-steps[0] / 40.0),
+                1.0 - math.exp(-n_steps / 40.0),
                 f"Searching a strategy for {cells:,} cells, gap {gap:.1e}",
             )
 

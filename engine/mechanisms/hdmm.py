@@ -167,8 +167,8 @@ class Lattice:
             bits = [[int(name in members) for name in self.sizes] for members in self.sets]
             self.position = np.array([int("".join(map(str, b)) or "0", 2) for b in bits])
             return
-        # f = matrix @ v, with the entry 1 / (number of cells of the attributes of A outside B) in
-        # row B and column A
+        # The matrix maps the weights v_A to the precisions f_B.  The entry in row B and column A is
+        # 1 / (number of cells of the attributes of A outside B) if B is a subset of A, otherwise 0.
         number_of_set = {members: i for i, members in enumerate(self.sets)}
         rows, columns, values = [], [], []
         for column, members in enumerate(self.sets):
@@ -1079,11 +1079,12 @@ class HDMM(ExplicitMechanism):
     def _run_operators(self, workload: Workload, law: str, limits: Limits) -> Design:
         """Run all selected operators, and return the components of the best strategy."""
         operators = tuple(OPERATORS) if self.operator == "best" else (self.operator,)
-        calls = [0]
+        n_calls = 0
 
         def tell(text: str) -> None:
-            calls[0] += 1
-            limits.tell(1.0 - 0.5 ** (calls[0] / PROGRESS_HALF_CALLS), f"Searching: {text}")
+            nonlocal n_calls
+            n_calls += 1
+            limits.tell(1.0 - 0.5 ** (n_calls / PROGRESS_HALF_CALLS), f"Searching: {text}")
 
         # The search gets four fifths of the time limit, because the plan is assembled after it.
         deadline = (

@@ -1026,8 +1026,9 @@ class _SearchState:
                 for indices, contribution in zip(
                     group_class.strategy_indices, contributions, strict=True
                 ):
-                    if indices[p] >= 0:
-                        sums[indices[p]][query_slice] += contribution
+                    index = indices[p]  # -1 if the space lacks the attribute
+                    if index >= 0:
+                        sums[index][query_slice] += contribution
         return sums
 
     def step(self, rule: _UpdateRule) -> None:

@@ -321,6 +321,7 @@ class ResidualMechanism(Mechanism):
         """
         solver = self.space_solver(workload, decomposition, limits, math.inf)
         costs = solver.forecast(decomposition.subworkloads)
+        # the solver limits the memory of a search
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         memory = BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         seconds = math.fsum(c.seconds for c in costs)
@@ -918,8 +919,8 @@ def table_entries(workload: Workload, decomposition: Decomposition) -> float:
     """Return the expected number of entries of the tables of variances in a step of the search.
 
     There is one entry per residual space of a group and per query of a table.  The queries of a
-    table combine the parts whose attributes are coupled by a strategy on several attributes.  Equal
-    groups are counted once.
+    table combine the parts whose attributes are coupled by a strategy on several attributes, or all
+    parts if the group has one weight per query.  Equal groups are counted once.
     """
     entries = 0.0
     for group_class in workload.group_classes:

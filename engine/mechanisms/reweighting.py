@@ -445,10 +445,10 @@ class SeparateWeights:
         return sum(int(count) for count in counts) <= MAX_SEPARATE_WEIGHTS
 
     def update(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
-        """Raise the weights of queries above the mean variance, and lower all other weights.
+        """Multiply weights by a power of (variance / mean variance), and scale them to sum 1.
 
-        A variance is divided by its target before the comparison.  ``noises`` has the squared noise
-        of every class of residual spaces, shape (space classes,).
+        Variances are relative to their targets.  ``noises`` has the squared noise of every class of
+        residual spaces, shape (space classes,).
         """
         variances = []
         for queries in class_queries:

@@ -425,13 +425,12 @@ def _common_tree(strategies: Iterable[Strategy]) -> AreaTree | None:
 def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
     """Return bounds ``low, high`` on the Gram entries of each bin, without the Gram matrix.
 
-    Both have shape (BINS + 2,), and are inf and -inf for a bin without pairs.  Bin 1 has the pairs
-    of equal cells.  Bin 2 + k has the pairs of different cells whose smallest common area is on
-    level k of the tree; the last bin also has the pairs of all finer levels.  Entry 0 is over all
-    pairs.
+    Both have shape (BINS + 2,).  Bin 1 has the pairs of equal cells.  Bin 2 + k has the pairs of
+    different cells whose smallest common area is on level k of the tree; the last bin also has the
+    pairs of all finer levels.  Entry 0 is over all pairs.
     """
-    # without areas, the entries of all pairs of different cells are in the same interval
     if isinstance(strategy, EQUAL_PRODUCTS):
+        # such a strategy has no areas; the interval of all pairs of different cells holds in every bin
         low, high = _equal_product_intervals(strategy)
         low[3:], high[3:] = low[2], high[2]
         return low, high

@@ -186,8 +186,8 @@ def metric_of(block: Block, space: Space) -> Metric | None:
     """Return the precision matrix of the noise with which a block measures one residual space.
 
     The result is None if all directions have the same variance, if the block does not measure the
-    complete space, or if the matrix is not a Kronecker product with one factor per attribute.  It
-    is also None for a space of several attributes that is measured jointly with other spaces.
+    complete space, or if the matrix is not a Kronecker product with one factor per attribute.  If
+    the space is measured jointly with other spaces, it is also None unless it has one attribute.
     """
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None

@@ -247,8 +247,7 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     Returns
     -------
     kind : type of the message, such as `_BATCH`.
-    decompressed_bytes : total size of its buffers after decompression; 0 if they are not compressed
-        or if the message has no buffers.
+    decompressed_bytes : total size of its compressed buffers after decompression.
     body_bytes : size of its body in the file.
     """
     # a FlatBuffers structure starts with the distance to its root table
@@ -266,7 +265,8 @@ def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
     decompressed_bytes = 0
     for i in range(file.read("<I", buffers)[0] if buffers else 0):
         # After their number (4 bytes), each buffer has an entry of 16 bytes: its offset in the
-        # body, and its size. A compressed buffer starts with its decompressed size.
+        # body, and its size. A buffer starts with its decompressed size, or -1 if only this buffer
+        # is not compressed.
         offset, size = file.read("<qq", buffers + 4 + 16 * i)
         if size >= 8:
             decompressed_bytes += max(0, file.read("<q", body + offset)[0])

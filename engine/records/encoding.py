@@ -967,14 +967,14 @@ class Hints:
                     self._reasons.setdefault(name, set()).update(reasons)
                     if not reasons:
                         self._add_similar(encoder, text)
-        self._examine_others(encoder, values, codes)
+        self._examine_other_cell(encoder, values, codes)
 
     def add_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
         """Encode values of a column, and collect possible reasons why some are refused."""
         entries = [value for value in values if value is not None]
         self.add(encoder, entries, encoder.encode_values(entries))
 
-    def _examine_others(
+    def _examine_other_cell(
         self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray
     ) -> None:
         """Examine the values in the cell `Attribute.other`, and record labels similar to them.

@@ -61,12 +61,12 @@ def _send(value: Any, *payloads: bytes) -> None:
 def _sheet(path: str, sheet: str | None) -> None:
     """Send the messages about a workbook; see the docstring of this module.
 
-    If ``sheet`` is a name, the only candidate is the sheet of this name, if it exists. If it is
-    None, the candidates are all visible sheets that are not empty. If the workbook has only one
-    sheet, or no visible sheet that is not empty, the first sheet is the only candidate.
+    The only candidate for the name ``sheet`` is the sheet of this name; an unknown name has no
+    candidate. Without a name, the candidates are all visible sheets that are not empty. If the
+    workbook has no such sheet, or only one sheet, its first sheet is the candidate.
 
-    The message about merged cells is "header" if a merged range starts in the first row, "rows" if
-    all merged ranges start below, and "" if there are none.
+    The message about merged cells is "header" if a merged range starts in or above the first row of
+    the table, "rows" if all merged ranges start below, and "" if there are none.
     """
     import python_calamine
 

@@ -613,7 +613,7 @@ class Archive:
         Raises
         ------
         LedgerError
-            A field in ``expected`` has another value: the file belongs to another kind of release.
+            A field in ``expected`` has another value: the file belongs to another release.
         ValueError
             The header is not an object, or one of the fields `HEAD_TEXTS` is not a text.
         """
@@ -624,7 +624,7 @@ class Archive:
             raise ValueError("a field of the header is not a text")
         if any(header.get(name) != value for name, value in expected.items()):
             raise LedgerError(
-                f"The result file {self.path.name} belongs to another kind of release. To continue"
+                f"The result file {self.path.name} belongs to another release. To continue"
                 " a two-stage release, give the key of its first measurement. Otherwise"
                 " restore the file from a copy."
             )

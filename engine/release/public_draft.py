@@ -454,6 +454,7 @@ class _Summary:
                 f" such as {self._quoted_examples('points')}. Add the attribute by hand and declare"
                 " its decimal sign"
             )
+        # a column of numbers with leading zeros contains codes, which become labels
         if (
             "number" in kinds
             and only_numbers_or_missing

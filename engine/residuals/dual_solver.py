@@ -778,11 +778,11 @@ class FixedBasisProblem(DualProblem):
         T, d = self.evaluate(mass)
         scale, rows, pinv = float(d.max()), [], []
         for root, P in zip(self.roots, self.squares, strict=True):
-            # P @ mass is the diagonal of M; only the diagonal is used.  The strategy rows are
-            # M^(-1/4) root, divided by their sensitivity.
-            half = (P @ mass) ** 0.25 * math.sqrt(scale)
-            rows.append(root / half[:, None])
-            pinv.append(root.T / np.einsum("rc,rc->r", root, root) * half)
+            # With the eigenvectors of the Gram as a basis, M is diagonal: diag(P @ mass).  The
+            # strategy rows are M^(-1/4) root, divided by their sensitivity.
+            divisors = (P @ mass) ** 0.25 * math.sqrt(scale)
+            rows.append(root / divisors[:, None])
+            pinv.append(root.T / np.einsum("rc,rc->r", root, root) * divisors)
         residual_rows = np.concatenate(rows)
         strategy = Strategy(
             sizes=self.sizes,

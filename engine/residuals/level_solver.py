@@ -42,6 +42,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -554,22 +555,25 @@ class LevelProblem:
         equal.  Unlike `classes`, kinds do not depend on the parents.
         """
         tree, scale = self.tree, max(float(weights.max()) for weights in self.weights)
-        values = [
-            np.unique(_rounded(numbers / unit), return_inverse=True)[1]
-            for numbers, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
-        ]
-        kinds = [values[0] * tree.counts[-1] + values[1]]
+        # indices of the different weights and of the different centers of the last level
+        weight_index, center_index = (
+            np.unique(_rounded(values / unit), return_inverse=True)[1]
+            for values, unit in ((self.weights[-1], scale), (self.center[-1], 1.0))
+        )
+        kinds = [weight_index * tree.counts[-1] + center_index]
         for level in reversed(range(1, tree.depth)):
             # kinds of the children of every area, sorted, one area after the other
-            children = kinds[-1][np.lexsort((kinds[-1], tree.parent[level + 1]))]
-            ends = [*tree.first_child[level].tolist(), len(children)]
+            child_kinds = kinds[-1][np.lexsort((kinds[-1], tree.parent[level + 1]))]
+            starts = [*tree.first_child[level].tolist(), len(child_kinds)]
             weights = _rounded(self.weights[level] / scale).tolist()
-            numbers = dict[tuple[float, bytes], int]()
+            index_of_kind = dict[tuple[float, bytes], int]()
             kinds.append(
                 np.array(
                     [
-                        numbers.setdefault((weight, children[first:end].tobytes()), len(numbers))
-                        for weight, first, end in zip(weights, ends, ends[1:], strict=False)
+                        index_of_kind.setdefault(
+                            (weight, child_kinds[start:end].tobytes()), len(index_of_kind)
+                        )
+                        for weight, (start, end) in zip(weights, pairwise(starts), strict=True)
                     ]
                 )
             )

@@ -351,8 +351,8 @@ class _Search:
 
         Every round replaces the centers of all roles by the best ones for the derivatives of the
         error S at the centers of the previous round.  The iteration ends when the next round is
-        expected to lower S by less than `MIN_RELATIVE_GAIN` * S, or after `MAX_BALANCE_ROUNDS`
-        rounds.
+        expected to lower S by less than `MIN_RELATIVE_GAIN` * S, when no center influences S, or
+        after `MAX_BALANCE_ROUNDS` rounds.
         """
         self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
         centers, previous_gain = start, math.inf
@@ -491,7 +491,7 @@ class SplitMemory:
         cached_values, is_final = self._recall(None, "complements")
         if is_final and cached_values is not None:
             if not cached_values.any():
-                return UNIFORM
+                return UNIFORM  # all parameters are 0 for uniform centers
             centers, complements = split_of(ComplementProblem(self.workload, watch), cached_values)
             return Split(centers=centers, complements=complements)
 

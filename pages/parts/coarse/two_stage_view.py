@@ -44,14 +44,14 @@ def records(common: CommonPlan) -> Source:
     )
 
 
-def draw_waiting(past: str) -> None:
+def draw_waiting(list_step: str) -> None:
     """Draw a note on unfinished two-stage releases of the dataset, and a button that opens them.
 
-    ``past`` is the title of the step with the list of looks.
+    ``list_step`` is the title of the step that lists these releases; nothing is drawn in this step.
     """
     book = dataset_form.ledger_of_form()
     dataset = str(st.session_state.get("dataset") or "")
-    if book is None or not dataset or st.session_state.get(STEP) == past:
+    if book is None or not dataset or st.session_state.get(STEP) == list_step:
         return
     states: Mapping[str, str] = {}
     with show_errors():
@@ -67,7 +67,7 @@ def draw_waiting(past: str) -> None:
             )
         else:
             buttons.button(
-                "Show the measurements", wizard.open_step, STEP, past, key="coarse_waiting"
+                "Show the measurements", wizard.open_step, STEP, list_step, key="coarse_waiting"
             )
 
 

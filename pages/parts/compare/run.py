@@ -392,7 +392,8 @@ def _start(
 ) -> None:
     """Draw the start button in the column ``place``, and the expected time below the columns.
 
-    The expected time is that of the mechanisms without a result in ``partial``.
+    The expected time is that of the mechanisms without a result in ``partial``.  A comparison that
+    is done has a note instead.
     """
     job = job_queue.find(key)
     table = _expected_of(request_state, choices, limit)

@@ -95,7 +95,7 @@ def search(level: LevelQueries, *, key: str) -> str:
 
 
 def choose_queries(
-    plan: Plan, number: int, length: int, *, key: str, with_sums: bool = False
+    plan: Plan, number: int, page_length: int, *, key: str, with_sums: bool = False
 ) -> Queries | None:
     """Draw fields for choosing which queries of a group a table shows; return these queries.
 
@@ -106,7 +106,7 @@ def choose_queries(
     Parameters
     ----------
     number : index of the group.
-    length : number of queries per page.
+    page_length : number of queries per page.
     with_sums : whether the user can also choose levels whose queries are sums of queries of the
         group.
 
@@ -129,14 +129,16 @@ def choose_queries(
         if not total:
             st.info("No area has this text. Enter fewer letters.", icon="🔎")
             return None
-        first, end = choose_page(total, length, key=f"{key}_page_{number}_{title}_{text}")
+        first, end = choose_page(total, page_length, key=f"{key}_page_{number}_{title}_{text}")
         return Queries(total=total, first=first, end=end, level=level, areas=areas)
-    if title not in sums and group.count > length:
+    if title not in sums and group.count > page_length:
         texts = _search_parts(plan, group, key=f"{key}_find_{number}")
         if any(texts):
-            return _found_queries(plan, group, texts, length, key=f"{key}_page_{number}_{texts}")
+            return _found_queries(
+                plan, group, texts, page_length, key=f"{key}_page_{number}_{texts}"
+            )
     total = sums[title].count if title in sums else group.count
-    first, end = choose_page(total, length, key=f"{key}_page_{number}_{title}")
+    first, end = choose_page(total, page_length, key=f"{key}_page_{number}_{title}")
     return Queries(total=total, first=first, end=end, sums=title if title in sums else "")
 
 
@@ -166,7 +168,7 @@ def _part_texts(plan: Plan, group: Group, number: int, indices: Sequence[int]) -
 
 
 def _found_queries(
-    plan: Plan, group: Group, texts: Sequence[str], length: int, *, key: str
+    plan: Plan, group: Group, texts: Sequence[str], page_length: int, *, key: str
 ) -> Queries | None:
     """Draw the choice of a page of the queries whose parts contain the searched texts.
 
@@ -185,15 +187,15 @@ def _found_queries(
     if not found.total:
         st.info("No query has this text. Enter fewer letters.", icon="🔎")
         return None
-    first, end = choose_page(found.total, length, key=key)
+    first, end = choose_page(found.total, page_length, key=key)
     return Queries(total=found.total, first=first, end=end, found=found)
 
 
-def choose_page(rows: int, length: int, *, key: str) -> tuple[int, int]:
+def choose_page(rows: int, page_length: int, *, key: str) -> tuple[int, int]:
     """Draw the choice of a page of a list, if it has several.
 
     Return the index of the first row of the page, and of the row after its last one.
     """
-    pages = -(-rows // length)
+    pages = -(-rows // page_length)
     page = st.pagination(pages, key=key) if pages > 1 else 1
-    return (page - 1) * length, min(page * length, rows)
+    return (page - 1) * page_length, min(page * page_length, rows)
