@@ -81,7 +81,7 @@ def survey_schema() -> Schema:
             Attribute.categorical("education", EDUCATION),
             Attribute.numeric("household_income", [*INCOME_FROM, INCOME_END]),
             Attribute.numeric("place_population_thousands", PLACE_EDGES),
-            Attribute.numeric("tv_news_days", range(9), integer=True),
+            Attribute.of_size("tv_news_days", 8),
             Attribute.categorical("party", PARTY),
             Attribute.categorical("own_placement", PLACEMENT),
             Attribute.categorical("democrat_placement", PLACEMENT),
