@@ -201,7 +201,7 @@ def _by_attribute(
 
 
 def _defaults(request_state: RequestState) -> dict[str, object]:
-    """Return a mapping from options to their defaults; default centers depend on the workload."""
+    """Return a mapping from options to their defaults; those of centers depend on the request."""
     values = {}
     for field in fields(mechanism_class(request_state.mechanism)):
         if field.default is not MISSING:

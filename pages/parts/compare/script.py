@@ -61,7 +61,7 @@ def _choices(
 
 
 def compare(request_state: RequestState, comparison: Compared | None) -> str:
-    """Return code that prints the errors of all mechanisms and the lower bound."""
+    """Return code that prints the errors of the compared mechanisms and the lower bound."""
     return _comparison(
         request_state,
         comparison,

@@ -71,6 +71,7 @@ def ranking(request_state: RequestState, comparison: Compared | None) -> str:
     caption = figures.comparison_caption(results, workload, request_state.budget)
     export_menu.head(pictures["ranking"].alt, pictures, report=report, caption=caption)
     _show_ties(request_state, results)
+    # Charts of equal typical errors would show nothing.
     if criterion != "rmse" or not figures.all_tied(results):
         left, right = st.columns(2, gap="medium")
         with left:
@@ -121,7 +122,7 @@ def _criterion(request_state: RequestState) -> str:
 
 
 def _has_only_marginals(workload: Workload) -> bool:
-    """Return whether all queries of a workload count single cells."""
+    """Return whether a workload has no query family other than marginals."""
     return all(part.family.name == "marginal" for g in workload.groups for part in g.parts)
 
 
