@@ -154,19 +154,19 @@ def _effect(
     raises its largest error.
     """
     errors_before, errors_after = errors_by_group(before), errors_by_group(after)
-    number = changed_request.group
-    if number is None:
+    new_index = changed_request.group  # index of the group after the change
+    if new_index is None:
         return None
-    rmse_before, rmse_after = errors_before["rmse"][group], errors_after["rmse"][number]
-    largest_before, largest_after = errors_before["max_std"][group], errors_after["max_std"][number]
-    lowers = rmse_after < rmse_before * (1.0 - SMALLEST_CHANGE)
-    if not lowers or largest_after > largest_before * (1.0 + SMALLEST_CHANGE):
+    rmse_before, rmse_after = errors_before["rmse"][group], errors_after["rmse"][new_index]
+    max_before, max_after = errors_before["max_std"][group], errors_after["max_std"][new_index]
+    is_lower = rmse_after < rmse_before * (1.0 - SMALLEST_CHANGE)
+    if not is_lower or max_after > max_before * (1.0 + SMALLEST_CHANGE):
         return None
-    other, rise, risen = most_increased(before, after, changed_request), 0.0, ""
-    if other is not None:
-        error_before = errors_before["rmse"][changed_request.numbers[other]]
-        rise = float(errors_after["rmse"][other] / error_before) - 1.0
-        risen = table_names(after.workload)[other]
+    other_group, rise, risen = most_increased(before, after, changed_request), 0.0, ""
+    if other_group is not None:
+        error_before = errors_before["rmse"][changed_request.numbers[other_group]]
+        rise = float(errors_after["rmse"][other_group] / error_before) - 1.0
+        risen = table_names(after.workload)[other_group]
     return Effect(
         name=name,
         attribute=attribute,

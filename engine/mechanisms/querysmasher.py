@@ -168,9 +168,9 @@ class QuerySmasher(ResidualMechanism):
         if not covers_all:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
-            search_seconds = self._table_seconds(workload, limits)
-            if math.isfinite(search_seconds):
-                seconds += search_seconds
+            table_seconds = self._table_seconds(workload, limits)
+            if math.isfinite(table_seconds):
+                seconds += table_seconds
             # For objectives other than the weighted sum there are two searches: with tuned centers
             # and with uniform centers.
             if not self.goal(workload).linear:

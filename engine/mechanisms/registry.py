@@ -373,7 +373,7 @@ def plan(
     2.612
     """
     configured, limits = checked_options(mechanism, options)
-    if isinstance(workload, Workload):
+    if isinstance(workload, Workload):  # `Mechanism.plan` raises PlanError for another type
         configured.check_invariants(workload)
     # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its
     # own number of threads.

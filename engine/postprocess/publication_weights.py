@@ -272,7 +272,8 @@ def _weights_of_derivatives(
 
     The variances of all cells of the table on A sum to the sum over B inside A of sigma_B^2 times
     coordinates_B / (number of cells of A outside B).  The weights solve this triangular system,
-    largest sets first.  A weight that would be negative is replaced by a small positive one.
+    largest sets first.  A weight that would be negative, or less than `MIN_WEIGHT_SHARE` times the
+    largest one, is raised to this number.
 
     Parameters
     ----------

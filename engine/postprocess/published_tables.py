@@ -298,6 +298,7 @@ class Published:
         )
         positions = sorted({a for axes in self.contrasts for a in axes})
         columns = {self.names[a]: records[:, a] for a in positions}
+        # impossible cells and public totals can be on attributes of several tables
         for name, codes in meet_facts(columns, self.measurement.plan.schema, generator).items():
             records[:, self._positions[name]] = codes
         return records

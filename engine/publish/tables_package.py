@@ -1232,7 +1232,8 @@ class _WorkbookWriter:
             "suppressed",
         ]
         widths = [10, 50, 30, 12, 12, 12, 12]
-        self._heads(sheet, row, names, widths, [True] * 3 + [False] * 4)
+        are_texts = [True] * 3 + [False] * 4  # name, attributes and queries are texts
+        self._heads(sheet, row, names, widths, are_texts)
         for number, (group, share) in enumerate(
             zip(self.measurement.plan.workload.groups, shares.to_dict("records"), strict=True)
         ):

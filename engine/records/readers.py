@@ -592,14 +592,13 @@ def as_source(data: Any) -> Any:
         )
     if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
         return _generated(data)
-    is_readable = isinstance(
-        data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())
-    ) or _is_pandas(data)
-    if (
-        hasattr(data, "__arrow_c_stream__")
-        and not is_readable
-        and not hasattr(data, "to_pyarrow_batches")
-    ):
+    # the types that `read_batches` reads; a table of Ibis has the method to_pyarrow_batches
+    is_readable = (
+        isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type()))
+        or _is_pandas(data)
+        or hasattr(data, "to_pyarrow_batches")
+    )
+    if hasattr(data, "__arrow_c_stream__") and not is_readable:
         return without_values(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
     return data
 

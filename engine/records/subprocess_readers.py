@@ -237,7 +237,8 @@ def _numeric_label_problem(labels: Mapping[Any, str]) -> str:
     """Return a message if a label is a number that may be an unlabelled value; otherwise "".
 
     For example, if value 1 has the label "7", a record "7" may contain value 1, or value 7 without
-    a label. ``labels`` maps each labelled value of a column to its label.
+    a label. Only numbers between the smallest and the largest labelled value are taken for
+    unlabelled values. ``labels`` maps each labelled value of a column to its label.
     """
     values = [value for value in labels if not isinstance(value, str)]
     if not values:

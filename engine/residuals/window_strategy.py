@@ -342,7 +342,7 @@ class WindowMatrices(StrategyMatrices):
                     for k, f in enumerate(factors)
                 ]
                 if halves.relation is not None:
-                    # the vector that is left out of the first block
+                    # the rows have coordinate 0 of the vector that is left out of the first block
                     coordinates[0] = np.pad(coordinates[0], [(0, 0), (1, 0)])
                 windows = halves.join(coordinates)
                 # the windows on cells, minus their answers to the center

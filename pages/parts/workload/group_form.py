@@ -264,7 +264,8 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
 
     By default, the chart of a group on two attributes shows one query on both attributes. The chart
     of any other group shows the queries of its first part. The user can choose another part. If
-    there are too many ranges to draw, a table of examples replaces the chart.
+    there are too many ranges to draw, a table of examples replaces the chart; if there are too many
+    cells, a message does.
     """
     part, choices = 0, list(range(len(group.parts)))
     # The chart of a part on both attributes is a plane, so no separate choice is needed.
