@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine._format import cost, format_number, pluralize, set_name, shortest_text
-from engine.analysis.ad_hoc_queries import table_names
+from engine.analysis.ad_hoc_queries import condition_name, table_names
 from engine.analysis.error_distribution import (
     chosen_queries,
     is_exact,
@@ -259,9 +259,10 @@ class PlanDifference:
     request : one row per difference between the requests.  Columns: what (name of the setting,
         attribute or group), first, second (texts of its values in the two plans).
     groups : one row per group of either plan.  Columns: in ("both", "only first" or "only second"),
-        attributes and family as text, queries (their number), the weights and the RMSEs in counts
-        under the first and the second plan, and ratio (second RMSE divided by first).  A weight or
-        RMSE is NaN if the plan does not contain the group.
+        attributes (or the condition of a group with a single query) and family as text, queries
+        (their number), the weights and the RMSEs in counts under the first and the second plan, and
+        ratio (second RMSE divided by first).  A weight or RMSE is NaN if the plan does not contain
+        the group.
     """
 
     words: tuple[str, ...]
@@ -414,12 +415,17 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
         if None in groups:
             where = "only first" if groups[1] is None else "only second"
         group = next(group for group in groups if group is not None)
+        # Conditions on the same attributes would otherwise look alike.
+        name = next(
+            condition_name(plan.workload, number)
+            for plan, number in zip(plans, numbers, strict=True)
+            if number is not None
+        ) or set_name(group.attributes)
         weights = [math.nan if group is None else group.weight for group in groups]
         rmses = [
             math.nan if number is None else rmses_of_plan[number]
             for number, rmses_of_plan in zip(numbers, errors, strict=True)
         ]
-        name = set_name(group.attributes)
         rows.append((where, name, group.family_text, group.count, *weights, *rmses))
     names = [
         "in",

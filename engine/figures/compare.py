@@ -218,12 +218,11 @@ def tied_titles(labels: Sequence[str]) -> str:
 
 
 def tied_mechanisms(comparison: Comparison) -> list[str]:
-    """Return the titles of the best mechanisms if several are equally accurate for every table.
+    """Return the titles of the most accurate mechanisms, as counted by `ranking_picture`.
 
-    If only one mechanism is the best, the list is empty.
+    If only one mechanism is the most accurate, the list is empty.
     """
-    relative = _gaps(comparison)
-    tied = relative.drawn[0] if relative.drawn else ()
+    tied = _most_accurate(_gaps(comparison))
     return [title_of(label) for label in tied] if len(tied) > 1 else []
 
 
@@ -375,14 +374,20 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     )
 
 
+def _most_accurate(relative: _Gaps) -> list[str]:
+    """Return the labels of the mechanisms whose total error is the smallest, up to a tolerance."""
+    smallest = min(relative.gaps.values(), default=0.0)
+    limit = (1.0 + smallest) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
+    return [label for label in relative.errors if relative.gaps[label] <= limit]
+
+
 def _verdict(relative: _Gaps, best: str) -> str:
     """Return a clause about the most accurate mechanism, whose label is ``best``.
 
     If other mechanisms are equally accurate, the clause states only how many mechanisms are the
     most accurate ones.
     """
-    limit = (1.0 + relative.gaps[best]) * (1.0 + EQUAL_ERROR_TOLERANCE) - 1.0
-    tied = [label for label in relative.errors if relative.gaps[label] <= limit]
+    tied = _most_accurate(relative)
     number = pluralize(len(relative.errors), "mechanism")
     if len(tied) < 2:
         return f"{title_of(best)} is the most accurate of {number}"

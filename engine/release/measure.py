@@ -563,9 +563,15 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
 def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
     """Return the stored release under ``key``; read its plan from the file if ``plan`` is None."""
     with Archive(path=book.result_path(key)) as archive:
+        header = archive.head(key=key)
+        if "step" in header:
+            raise LedgerError(
+                "This key is that of a step of a two-stage release, not of a one-step release. Read"
+                " the steps with stepwise.resume(ledger, key), or open Coarse or fine in the app."
+            )
+        archive.head(format=FORMAT)
         if plan is None:
             plan = load_plan(archive.text("plan.json"))
-        header = archive.head(key=key, format=FORMAT)
         # arrays are read from the file on access, which needs less memory
         answers = archive.answers({s: (block.measurements,) for s, block in plan.blocks.items()})
         estimates = archive.estimates({s: block.coordinates for s, block in plan.blocks.items()})

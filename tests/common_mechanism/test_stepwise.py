@@ -392,6 +392,12 @@ def test_resume_with_key_of_release_is_refused(ledger):
         resume(ledger, key)
 
 
+def test_load_measurement_with_key_of_look_names_the_cause(ledger):
+    look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    with pytest.raises(LedgerError, match=r"two-stage release, not of a one-step release.*resume"):
+        measuring.load_measurement(ledger, look_result.key)
+
+
 def test_resume_with_damaged_result_is_refused(ledger, tmp_path):
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     (file,) = Path(f"{ledger.path}.results").glob("*.result")

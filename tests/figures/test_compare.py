@@ -116,6 +116,12 @@ def test_tied_mechanisms_are_drawn_once() -> None:
     names = [title_of(label) for label in compared.plans]
     assert set(tied_mechanisms(tied)) == {title_of(label) for label in same}
     assert tied_mechanisms(by_hand({"querysmasher": 0.01, "wff": 0.3})) == []
+    # equal in total, but not for every table: the headline and the list count both
+    other_tables = by_hand({"querysmasher": 0.0, "wff": 0.0})
+    other_tables = replace(other_tables, groups={"querysmasher": (1.0, 2.0), "wff": (2.0, 1.0)})
+    assert not all_tied(other_tables)
+    assert ranking_picture(other_tables).alt.startswith("All 2 mechanisms are equally accurate")
+    assert len(tied_mechanisms(other_tables)) == 2
     for draw in (
         ranking_picture(tied).figure.layout.yaxis.ticktext,
         where_picture(tied, workload).figure.layout.xaxis.ticktext,

@@ -16,7 +16,7 @@ from engine.figures import ratio_picture
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Custom, Schema, Workload
 from tests.figures.example import SCHEMA, check_picture, example_workload
 
 
@@ -158,6 +158,18 @@ def test_summary_of_unbounded_errors_has_no_percentage() -> None:
     assert "same typical error, unbounded" in summary(unbounded, unbounded)
     assert "second plan is larger: unbounded counts" in summary(finite, unbounded)
     assert "second plan is smaller: 1.00 counts" in summary(unbounded, finite)
+
+
+def test_plan_diff_names_conditions_on_one_attribute() -> None:
+    conditions = ["age < 2", "age >= 3"]
+    workload = Workload(SCHEMA).add("age")
+    for condition in conditions:
+        workload = workload.add("age", Custom(predicates=[condition]))
+    first = plan(workload, Budget(pcost=1.0))
+    second = plan(Workload(SCHEMA, workload.groups[:2]), Budget(pcost=1.0))
+    difference = plan_diff(first, second)
+    assert difference.groups["attributes"].tolist() == ["age", *conditions]
+    assert difference.request["what"].tolist() == ["table age >= 3 (custom)"]
 
 
 def test_plan_diff_reports_weights_schemas_and_neighbours() -> None:
