@@ -365,6 +365,7 @@ def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Bat
     check_columns([header_name(name) for name in header], names, quote=False)
     fields = [next(field for field in header if header_name(field) == name) for name in names]
     with _CsvFile(text) as file:
+        # without requested columns, the first column is read to count the rows
         reader = file.guarded(lambda: file.open(fields or header[:1]))
         while (batch := file.guarded(lambda: next(reader, None))) is not None:
             for columns, count in cut_batches(batch, fields, rows):
