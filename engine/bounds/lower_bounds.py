@@ -1112,6 +1112,7 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
     squares: dict[object, Array] = {}
     terms = []
     for group in workload.groups:
+        # a group that is left out only lowers the bound
         if not group.is_weighted or any(
             p.count * p.cells > MAX_BOUND_ENTRIES and not has_identity_gram(p) for p in group.parts
         ):

@@ -587,8 +587,8 @@ def _restricted_precision(part: Strategy, outer: Strategy) -> tuple[Array, Array
     U, singular_values, Vt = thin_svd(_residual_rows(part))
     retained = singular_values > RANK_TOLERANCE * singular_values[0]
     U, singular_values, Vt = U[:, retained], singular_values[retained], Vt[retained]
-    # The product of this matrix and the answers of ``outer`` are the best estimates of the
-    # coordinates U^T part.rows.  Answers have variance 1, so the estimates have the covariance
+    # This matrix times the answers of ``outer`` gives the best estimates of the coordinates
+    # U^T part.rows.  Answers have variance 1, so the estimates have the covariance
     # estimation @ estimation.T.
     estimation = (singular_values[:, None] * Vt) @ outer.pinv
     variances, Q = np.linalg.eigh(estimation @ estimation.T)

@@ -245,6 +245,7 @@ def spark_conditions(error: Exception) -> str:
     that has ended has the name "closed", and a denied access to a file the name "permission". The
     result is "" for exceptions that are not from Spark.
     """
+    # methods of a session that has ended raise AttributeError
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
         error, AttributeError
     ):

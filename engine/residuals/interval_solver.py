@@ -644,7 +644,7 @@ def _refined(rough: Array, first: Array, resistance: Array, leak: Array) -> Arra
     values[:, 0] = leak[:, 0] + first
     error, banded = np.zeros_like(values), np.empty((2, values.size), order="F")
     slope = banded[1].reshape(values.shape)
-    slope[:, -1] = 0.0
+    slope[:, -1] = 0.0  # all ladders form one system, without an entry between two ladders
     for _ in range(MAX_LADDER_STEPS):
         # error: right-hand side of the recurrence minus l_k; slope: the negative derivative of the
         # right-hand side with respect to l_(k-1), -1 / (1 + r_k l_(k-1))^2

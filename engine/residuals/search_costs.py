@@ -224,6 +224,7 @@ def alternating_cost(
     # number of entries of the matrix whose singular values give the lower bound
     bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
     seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
+    # a number takes 8 bytes; the search needs several arrays of each size
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)
     return Cost(
         seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), alternates=True

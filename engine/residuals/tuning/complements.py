@@ -755,6 +755,7 @@ class _Search:
         seconds = math.fsum(
             step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs
         )
+        # quick steps are repeated more often
         step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
         powers = list(STEPS_BY_POWER.items())
         for power, steps in powers if initial is None else powers[2:]:
