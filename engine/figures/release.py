@@ -442,7 +442,13 @@ def _interval_text(series: Sequence[_Series]) -> str:
         half_widths = ((one.high - one.low) / 2).dropna()
         if half_widths.empty:
             continue
-        texts = [format_number(float(half_widths.min())), format_number(float(half_widths.max()))]
+        ends = [float(half_widths.min()), float(half_widths.max())]
+        if "approximate" in one.name:
+            # the errors of published answers are estimates, of which about two digits are reliable
+            rounded = [float(f"{end:.2g}") for end in ends]
+            texts = [f"{end:,.0f}" if end >= 10 else f"{end:g}" for end in rounded]
+        else:
+            texts = [format_number(end) for end in ends]
         extent = texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"
         subject = "Intervals" if len(series) == 1 else f"Intervals, {one.name.partition(',')[0]}"
         hidden = float(half_widths.max()) < MIN_VISIBLE_SHARE * (high - low)
@@ -533,7 +539,8 @@ def published_picture(
     negative_text = ""
     if "answer" in shown:
         n_negative = int((shown["answer"] < 0).sum())
-        negative_text = f" {pluralize(n_negative, 'unbiased answer')} below zero, no published one."
+        if n_negative:
+            negative_text = f" {pluralize(n_negative, 'unbiased answer')} below zero."
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     suppressed_text = (
         f" {pluralize(n_suppressed, 'published answer')}"

@@ -418,6 +418,24 @@ class Uncertainty:
     determined: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def predicted_groups(self) -> tuple[int, ...]:
+        """Numbers of the groups whose published counts smaller tables predict completely.
+
+        The noise of these groups hides any deviation from the prediction, so that no share of their
+        published counts was measured.
+        """
+        schema = self.published.measurement.plan.schema
+        predicted = []
+        for number, group in enumerate(self.published.measurement.plan.workload.groups):
+            axes = self.published.positions(group.attributes)
+            if len(axes) < 2 or schema.is_exact(group.attributes):
+                continue
+            shares = self.signal.get(axes)
+            if shares is None or not float(np.max(shares)) > 0.0:
+                predicted.append(number)
+        return tuple(predicted)
+
+    @property
     def determined_text(self) -> str:
         """Sentence with all entries of `determined`; empty if there are none."""
         if not self.determined:
@@ -439,12 +457,12 @@ class Uncertainty:
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
-        """Return the estimated bias and absolute error of the cells of a table, by true count.
+        """Return the estimated bias and error of the cells of a table, by true count.
 
         There is one row per range of true counts in `COUNT_RANGES`.  Columns: true (the range),
         cells (mean number of such cells per draw), bias (mean error of these cells in counts) and
-        error (mean absolute error in counts), all over the draws of the bootstrap.  Bias and error
-        are NaN for a range without cells.
+        error (root mean squared error in counts, as in `answers`), all over the draws of the
+        bootstrap.  Bias and error are NaN for a range without cells.
         """
         import pandas as pd
 
@@ -463,7 +481,7 @@ class Uncertainty:
             }
             if cell_errors.size:
                 row["bias"] = float(cell_errors.mean())
-                row["error"] = float(np.abs(cell_errors).mean())
+                row["error"] = float(np.sqrt(np.mean(cell_errors**2)))
             rows.append(row)
         return pd.DataFrame(rows)
 

@@ -212,6 +212,26 @@ def test_bias_by_cell_size_sums_to_total():
     assert errors[exact == 0].mean() > 0
 
 
+def test_bias_has_same_error_as_answers():
+    uncertainty = measured_on(PAIRS, Budget(pcost=0.01))[0].publish().uncertainty(draws=10)
+    bias = uncertainty.bias(["a", "b"]).dropna()
+    errors = uncertainty.table_errors(["a", "b"])
+    squares = (bias["cells"] * bias["error"] ** 2).sum() / bias["cells"].sum()
+    assert squares == pytest.approx(np.mean(errors**2))
+
+
+def test_predicted_groups_are_those_without_measured_share():
+    numbers = dict[float, tuple[int, ...]]()
+    for pcost in (1e-5, 10.0):
+        uncertainty = measured_on(PAIRS, Budget(pcost=pcost))[0].publish().uncertainty(draws=2)
+        measured = uncertainty.summary()["measured"]
+        numbers[pcost] = uncertainty.predicted_groups
+        assert (measured[list(numbers[pcost])] == 0).all()
+        assert (measured.drop(list(numbers[pcost])) > 0).all()
+    assert numbers[1e-5]
+    assert not numbers[10.0]
+
+
 def test_table_errors_depend_only_on_tables():
     measurement, _ = measured_on(PAIRS)
     one, same = (

@@ -62,6 +62,8 @@ def publish_tables(
     - "total": number of records in the published tables, the same in every table;
     - "summary": table of errors with one row per group;
     - "bias": list with one table per group, the bias by cell size;
+    - "predicted": numbers of the groups that smaller tables predict completely;
+    - "draws": number of simulations from which the errors are estimated;
     - "determined": sentence on attributes that determine others; may be empty;
     - "files": the argument ``files``;
     - "sums": list with one sentence per group: how many counts are suppressed, and what they add to
@@ -93,6 +95,8 @@ def publish_tables(
     out: dict[str, Any] = {
         "total": tables.total,
         "summary": errors.summary(quality_rule),
+        "predicted": errors.predicted_groups,
+        "draws": len(errors.errors),
         "determined": errors.determined_text,
         "files": dict(files),
     }

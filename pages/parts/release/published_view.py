@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import streamlit as st
 
 from engine import figures
-from engine._format import format_number, pluralize
+from engine._format import format_number, pluralize, set_name
 from engine.errors import EngineError
 from engine.postprocess import QualityRule
 from engine.postprocess.published_tables import FITS, publish_forecast
-from engine.postprocess.uncertainty import REASONS
+from engine.postprocess.uncertainty import FLAGS, REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
 from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
@@ -30,6 +31,7 @@ from pages.parts.shell.error_text import (
 from pages.parts.workload import group_choice, level_choice, record_count_form
 
 PAGE = 100  # answers per page
+MAX_NAMES = 6  # tables that a sentence names
 QUICK_S = 10.0  # seconds; the first tables of a release start without a click up to this forecast
 SHOWN = ("Both", "Unbiased", "Published")
 _, UNBIASED, PUBLISHED = SHOWN
@@ -47,7 +49,13 @@ LEFT_OUT = {
     ],
     PUBLISHED: ["answer", "std", "low", "high"],
 }
-SHARES = ("measured", "suppressed")  # columns that are shares
+SHARES = ("measured", *FLAGS)  # columns that are shares
+# Columns of counts, which have as many decimals as their errors allow.
+COUNT_COLUMNS = (
+    *("published", "error", "published_low", "published_high"),
+    *("answer", "std", "low", "high", "bias"),
+)
+MAX_DECIMALS = 4
 # Maps a method of `Measurement.publish` to its text in the list "Smoothing".
 SMOOTHING = {
     "shrunk": "toward smaller tables",
@@ -70,8 +78,10 @@ NO_PROTECTION = (
     "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
     " reveal a suppressed count."
 )
+FORMER = "These tables have the former options. To apply the chosen ones, create the tables again."
+BUSY = "Longer on a busy machine."
 ABOUT_TOTALS = (
-    "±: one standard error. Removing negative counts, or rounding to integers, changes a sum slightly."
+    "±: 95% interval. Removing negative counts, or rounding to integers, changes a sum slightly."
     " Both sums differ by noise from the number of rows counted, which is private."
 )
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
@@ -92,9 +102,15 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
             icon="📋",
         )
         return
-    left, middle, place = st.columns([2, 2, 3], vertical_alignment="bottom")
+    left, middle, right, place = st.columns([2, 2, 2, 3], vertical_alignment="bottom")
     record_count_form.limits(left, middle)
-    form = _form(source, key=key)
+    integer = right.checkbox(
+        "Integer counts",
+        key=f"{key}_whole",
+        persist_state="session",
+        help="All cells are integers, and all tables have the same sums.",
+    )
+    form = _form(source, integer, key=key)
     if form is None:
         return
     job, arguments = form
@@ -123,38 +139,81 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     if finished_job is None:
         # The bar of a running job shows the time that is left.
         if not job_queue.is_there(job):
-            st.caption(escape_markdown(forecast.text))
-        return
+            st.caption(escape_markdown(f"{forecast.text} {BUSY}"))
+        former = _shown_tables(source, key)
+        if former is None:
+            return
+        st.info(FORMER, icon="📋")
+        result, arguments = former
+    else:
+        result = finished_job.result
+        _show(job, arguments, key)
     rule = QualityRule(**arguments[-1])
-    st.markdown(f"**{escape_markdown(_suppressed_text(finished_job.result['summary'], rule))}**")
-    if (finished_job.result["summary"]["suppressed"] > 0.0).any():
+    st.markdown(f"**{escape_markdown(_suppressed_text(result['summary'], rule))}**")
+    if text := _predicted_text(measurement, result):
+        st.warning(escape_markdown(text), icon="⚠️")
+    if (result["summary"]["suppressed"] > 0.0).any():
         st.caption(NO_PROTECTION)
-    _comparison(measurement, finished_job.result, key=key)
-    _records(finished_job.result, key=key)
-    _downloads(measurement, finished_job.result, key=key)
+    _comparison(measurement, result, key=key)
+    _records(result, key=key)
+    _downloads(measurement, result, key=key)
     with st.expander("These tables as Python"):
         st.code(_script(arguments), language=None, wrap_lines=True)
 
 
-def _form(source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]] | None:
+def _show(job: str, arguments: tuple[Any, ...], key: str) -> None:
+    """Store that the page shows the tables of this job; release the job of the tables before."""
+    shown = f"{key}_shown_tables"
+    former, _ = st.session_state.get(shown, (job, ()))
+    if former != job:
+        job_widget.release_job(former)
+    st.session_state[shown] = (job, arguments)
+
+
+def _shown_tables(
+    source: Mapping[str, str], key: str
+) -> tuple[Mapping[str, Any], tuple[Any, ...]] | None:
+    """Return the tables of this measurement that the page showed last, with their arguments.
+
+    The tables are the result of `publish_tables`, and the arguments are those of `_form`. The result
+    is None if there are no such tables.
+    """
+    job, arguments = st.session_state.get(f"{key}_shown_tables", ("", ()))
+    job_state = job_queue.find(job)
+    if job_state is None or not job_state.done or arguments[0] != dict(source):
+        return None
+    return job_state.result, arguments
+
+
+def _predicted_text(measurement: Measurement, result: Mapping[str, Any]) -> str:
+    """Return which tables are only predicted from smaller tables; empty if there are none."""
+    groups = [measurement.plan.workload.groups[number] for number in result["predicted"]]
+    if not groups:
+        return ""
+    names = list(dict.fromkeys(set_name(group.attributes) for group in groups))
+    more = f" and {len(names) - MAX_NAMES:,} more tables" if len(names) > MAX_NAMES else ""
+    whose = "this table" if len(names) == 1 else "these tables"
+    return (
+        f"No signal above the noise in {', '.join(names[:MAX_NAMES])}{more}: the published counts of"
+        f" {whose} are predicted from smaller tables."
+    )
+
+
+def _form(
+    source: Mapping[str, str], integer: bool, *, key: str
+) -> tuple[str, tuple[Any, ...]] | None:
     """Draw the options; return the key of the job, and the first arguments of `publish_tables`.
 
     The result is None if the limits of the CV are invalid; the page then shows the error.
     """
     options = st.expander("Options", key=f"{key}_options")
-    left, middle, right = options.columns(3, vertical_alignment="bottom")
+    left, right = options.columns(2, vertical_alignment="bottom")
     fit = left.selectbox(
         "Smoothing",
         [f for f in FITS if f in SMOOTHING],
         format_func=SMOOTHING.__getitem__,
         key=f"{key}_fit",
         persist_state="session",
-    )
-    integer = middle.checkbox(
-        "Integer counts",
-        key=f"{key}_whole",
-        persist_state="session",
-        help="All cells are integers, and all tables have the same sums.",
     )
     least = right.number_input(
         "Also suppress counts below",
@@ -240,8 +299,12 @@ def _with_reasons(table: Any) -> Any:
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, str]) -> None:
-    """Start the job that writes these kinds of files; discard the result of other options."""
-    job_widget.replace_job(f"{key}_published", job)
+    """Start the job that writes these kinds of files.
+
+    The tables on the page remain until the job is done; other results are discarded.
+    """
+    shown, _ = st.session_state.get(f"{key}_shown_tables", ("", ()))
+    job_widget.replace_job(f"{key}_published", job, needed=shown)
     with deferred_errors("publish"):
         files = {
             kind: private_tempdir.new_file("published", ending) for kind, ending in kinds.items()
@@ -296,15 +359,19 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         published=shown != UNBIASED or bool(queries.sums),
     )
     figure_view.chart(picture, key=f"{key}_published")()
-    st.caption(escape_markdown(picture.alt))
+    simulations = f" Published intervals come from {result['draws']} simulations."
+    st.caption(escape_markdown(picture.alt + (simulations if shown != UNBIASED else "")))
     left_out = [] if queries.sums else LEFT_OUT.get(shown, [])
     table = _with_reasons(picture.table.drop(columns=left_out))
+    if "reason" in table and not table["reason"].any():
+        table = table.drop(columns="reason")
     mark, full_table = download_view.mark(measurement), queries.full_table(read)
     figure_view.table(
-        table,
+        _rounded_shares(table),
         name=f"{mark}{key}_published_answers",
         alt="Unbiased and published answers with flags",
         shares=SHARES,
+        decimals=_decimals(table),
         # In the downloaded table, reasons are codes. On screen, they are replaced by texts.
         full_table=lambda: with_integers(
             (full_table or (lambda: answers.drop(columns=left_out)))(), IN_FILES
@@ -323,23 +390,54 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         bias = result["bias"][number]
         empty = bias["true"][bias["bias"].isna()].tolist()
         note = f" No cells of {', '.join(empty)} counts." if empty else ""
-        st.caption(f"Expected bias and error by cell size, in counts, from simulations.{note}")
+        st.caption(
+            "Expected bias and error (root mean square) by cell size, in counts, from"
+            f" {result['draws']} simulations. Cells: mean number in a simulation.{note}"
+        )
+        full_bias = bias
+        bias = bias.dropna(subset=["bias"])
         figure_view.table(
             bias,
             name=f"{mark}{key}_bias",
             alt="Bias and error by size of the cells",
+            full_table=lambda: full_bias,
+            decimals={"cells": 0 if (bias["cells"] % 1 == 0).all() else 1} | _decimals(bias),
         )
     with st.expander("All tables"):
         st.caption(
             "Negative unbiased answers, their published mean, and the shares of publishable,"
             " doubtful and suppressed answers."
         )
+        summary = result["summary"]
         figure_view.table(
-            result["summary"],
+            _rounded_shares(summary),
             name=f"{mark}{key}_summary",
             alt="Effect of publishing by table",
             shares=SHARES,
+            full_table=lambda: summary,
         )
+
+
+def _rounded_shares(table: Any) -> Any:
+    """Return a table with its shares rounded to whole percents."""
+    names = [name for name in (*SHARES, *FLAGS) if name in table]
+    return table.assign(**{name: table[name].round(2) for name in names})
+
+
+def _decimals(table: Any) -> dict[str, int]:
+    """Return the number of decimals of each column of counts on screen.
+
+    The errors of published counts come from few simulations, so that two digits of them are
+    reliable. All counts get the decimals with which the smallest error has two digits.
+    """
+    errors = table["error"][table["error"] > 0.0] if "error" in table else []
+    if not len(errors):
+        return {}
+    places = min(max(0, 1 - math.floor(math.log10(float(errors.min())))), MAX_DECIMALS)
+    decimals = {name: places for name in COUNT_COLUMNS if name in table}
+    if "published" in table and (table["published"].dropna() % 1 == 0).all():
+        decimals["published"] = 0
+    return decimals
 
 
 def _total_text(measurement: Measurement, total: float) -> str:
@@ -353,7 +451,7 @@ def _total_text(measurement: Measurement, total: float) -> str:
         return f"All tables sum to {text} records, the public number of records."
     return (
         f"All tables sum to {text} records, the unbiased answers to {unbiased.answer:,.1f} ±"
-        f" {format_number(unbiased.std)}."
+        f" {format_number(unbiased.high - unbiased.answer)}."
     )
 
 

@@ -184,6 +184,7 @@ def table(
     shares: Collection[str] = (),
     width: int | Literal["stretch"] = "stretch",
     caption: str = "",
+    decimals: Mapping[str, int] | None = None,
 ) -> None:
     """Draw a table with its downloads.
 
@@ -195,6 +196,8 @@ def table(
     shares : columns that are shown in percent, besides `SHARE_COLUMNS`.
     width : width of the table in pixels; "stretch" for that of the container.
     caption : caption of the LaTeX table, if any.
+    decimals : mapping from columns of floats to their number of decimals on screen, where it is not
+        the usual one.
     """
     shown_height: int | Literal["auto"] = height if len(frame) > SHORT else "auto"
     has_long_queries = (
@@ -208,7 +211,7 @@ def table(
         alt=alt,
         width=width,
         height=shown_height,
-        column_config=_columns(frame, shares),
+        column_config=_columns(frame, shares, decimals or {}),
         placeholder="–",
         row_height=TALL_ROW_HEIGHT if has_long_queries else None,
     )
@@ -334,20 +337,25 @@ def choice(
     )
 
 
-def _columns(frame: Frame, shares: Collection[str] = ()) -> dict[str, ColumnConfig]:
+def _columns(
+    frame: Frame, shares: Collection[str] = (), decimals: Mapping[str, int] | None = None
+) -> dict[str, ColumnConfig]:
     """Return a mapping from the columns of a table to their formats and widths.
 
     Integers have thousands separators. Floats are shown in percent in the columns of
-    `SHARE_COLUMNS` and ``shares``, with four decimals in the columns of `FINE`, without decimals in
-    the columns of `COUNTS` if all their numbers are integers, and otherwise with two decimals.
+    `SHARE_COLUMNS` and ``shares``, with the number of ``decimals`` of their column, with four
+    decimals in the columns of `FINE`, without decimals in the columns of `COUNTS` if all their
+    numbers are integers, and otherwise with two decimals.
     """
+    decimals = decimals or {}
     formats: dict[str, ColumnConfig] = {}
     for column, kind in zip(map(str, frame.columns), frame.dtypes, strict=True):
         if column == "group":
             formats[column] = st.column_config.NumberColumn("table", width="small")
         elif kind.kind == "f":
             is_share = column in SHARE_COLUMNS or column in shares
-            style = "percent" if is_share else f"%,.{_decimals(frame, column)}f"
+            places = decimals.get(column, _decimals(frame, column))
+            style = "percent" if is_share else f"%,.{places}f"
             formats[column] = st.column_config.NumberColumn(
                 LABELS.get(column, column), format=style
             )

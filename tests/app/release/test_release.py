@@ -169,8 +169,18 @@ def test_first_published_tables_need_no_click(ledger: Ledger) -> None:
     wait(wait(session).set(release_result_view="Published tables"))
     assert "All tables sum to" in session.text()
     assert "Package with tables (zip)" in {b.label for b in session.app.get("download_button")}
-    session.set(release_result_whole=True)  # another option needs a click
-    assert "All tables sum to" not in wait(session).text()
+    tables = session.app.dataframe[0].value
+    # another option needs a click; until then the former tables are shown with a note
+    session.set(release_result_whole=True)
+    assert "former options" in wait(session).text()
+    pd.testing.assert_frame_equal(session.app.dataframe[0].value, tables)
+    wait(session.press("release_result_publish"))
+    assert "former options" not in session.text()
+    integers = session.app.dataframe[0].value["published"].dropna()
+    assert (integers % 1 == 0).all()
+    # the result of the former options is discarded now
+    wait(session.set(release_result_whole=False))
+    assert "former options" in session.text()
 
 
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
