@@ -49,7 +49,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -140,12 +140,10 @@ class _Norm:
 
     Attributes
     ----------
-    axes : axes of the factor in its residual space.
     sizes : number of cells of each axis.
     rows : G^(1/2) L with the residual Gram G and the lift L of the factor, shape (rank, cells).
     """
 
-    axes: Axes
     sizes: tuple[int, ...]
     rows: Array
 
@@ -197,7 +195,6 @@ class _Norm:
 class _IntervalNorm:
     """Nuclear norm of interval queries on one wide attribute, computed without a matrix."""
 
-    axes: Axes
     space: IntervalSpace
 
     @property
@@ -227,7 +224,6 @@ class _IntervalNorm:
 class _LevelNorm:
     """Nuclear norm of sums over areas of a hierarchy, on one wide attribute, without a matrix."""
 
-    axes: Axes
     problem: LevelProblem
 
     @property
@@ -252,6 +248,11 @@ class _LevelNorm:
         return norm * (1.0 - QUADRATURE_ROUNDING), [mass / total]
 
 
+# Product of nuclear norms: pairs (axes of a factor in its residual space, norm of the factor).  Equal
+# factors share one norm.
+_Norms = list[tuple[Axes, _Norm | _IntervalNorm | _LevelNorm]]
+
+
 def independent_bound(decomposition: Decomposition, deadline: float = math.inf) -> float:
     """Return a lower bound on the weighted squared error at joint privacy cost 1, in counts^2.
 
@@ -269,13 +270,16 @@ def independent_bound(decomposition: Decomposition, deadline: float = math.inf) 
         blocks[block_key] = blocks.get(block_key, 0.0) + math.sqrt(scale)
     numbers = {number for number, _ in blocks}
     as_matrix = _sums_as_matrices(decomposition, numbers, deadline - planning_time())
+    shared: dict[Hashable, _Norm | _IntervalNorm | _LevelNorm] = {}
     norms = {
         number: _norms(
-            decomposition.subworkloads[number], decomposition.factors, number in as_matrix
+            decomposition.subworkloads[number], decomposition.factors, number in as_matrix, shared
         )
         for number in numbers
     }
-    evaluated = [norm for number, _ in blocks for _, factors in norms[number] for norm in factors]
+    evaluated = [
+        norm for number, _ in blocks for _, factors in norms[number] for _, norm in factors
+    ]
     flops = sum(norm.flops for norm in evaluated)
     steps = min(MAX_STEPS, MAX_NORMS // max(len(evaluated), 1), int(MAX_FLOPS / max(flops, 1.0)))
     weights = [np.full(n, 1.0 / n) for n in cells]
@@ -350,7 +354,7 @@ def _equivalence_classes(decomposition: Decomposition) -> tuple[dict[str, int], 
 
 def _step(
     blocks: dict[tuple[int, tuple[int, ...]], float],
-    norms: dict[int, list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]],
+    norms: dict[int, list[tuple[float, _Norms]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
     """Return the sum of the nuclear norms T of all blocks, and the weighted cost of every cell.
@@ -369,17 +373,20 @@ def _step(
     # T^2 of a block is a sum of terms.  One tuple per block: T, the share of each term in T^2, and
     # for each term the costs of the cells.
     norms_of_blocks = []
+    # norm and shares by the factor and the classes of its attributes
+    evaluated: dict[Hashable, tuple[float, list[Array]]] = {}
     for (number, classes), scale in blocks.items():
         squares, costs_of_terms = [], list[list[tuple[int, Array]]]()
         for coefficient, factors in norms[number]:
             square, costs_by_class = coefficient, list[tuple[int, Array]]()
-            for norm in factors:
-                T, costs_by_axis = norm.at([weights[classes[axis]] for axis in norm.axes])
+            for axes, norm in factors:
+                factor_classes = [classes[axis] for axis in axes]
+                key = (norm, *factor_classes)
+                if key not in evaluated:
+                    evaluated[key] = norm.at([weights[k] for k in factor_classes])
+                T, costs_by_axis = evaluated[key]
                 square *= T * T
-                costs_by_class += [
-                    (classes[axis], cost)
-                    for axis, cost in zip(norm.axes, costs_by_axis, strict=True)
-                ]
+                costs_by_class += zip(factor_classes, costs_by_axis, strict=True)
             squares.append(square)
             costs_of_terms.append(costs_by_class)
         # The squared norms of the terms are added up: one strategy answers the queries of all
@@ -397,54 +404,57 @@ def _step(
 
 
 def _norms(
-    sub: Subworkload, factors: Sequence[Factor], as_matrix: bool
-) -> list[tuple[float, list[_Norm | _IntervalNorm | _LevelNorm]]]:
+    sub: Subworkload,
+    factors: Sequence[Factor],
+    as_matrix: bool,
+    shared: dict[Hashable, _Norm | _IntervalNorm | _LevelNorm],
+) -> list[tuple[float, _Norms]]:
     """Return a lower bound on the squared nuclear norm of a subworkload, as a sum of products.
 
     The result is a list of pairs (coefficient, norms).  The bound is the sum over all pairs of the
     coefficient times the product of the squared norms.  There is one pair per Kronecker product in
     the Gram, or a single pair if the Gram is formed as one matrix.  A sum of Kronecker products is
     formed as one matrix if ``as_matrix``, or if one strategy measures several residual spaces or
-    uses complements.
+    uses complements.  ``shared`` maps factors with their centers to norms; new norms are added.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
         return [(math.fsum(coefficient for coefficient, _ in terms), [])]
     if sub.spaces or sub.complements:
         lift = SplitLift(sub.sizes, sub.centers, sub.spaces or (axes,), sub.complements)
-        return [(1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), lift, axes)])]
+        return [(1.0, [(axes, _norm(gram_on_axes(terms, axes, sub.sizes), lift))])]
     if len(terms) > 1 and as_matrix:
-        return [
-            (1.0, [_norm(gram_on_axes(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])
-        ]
+        norm = _norm(gram_on_axes(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers))
+        return [(1.0, [(axes, norm)])]
     sum_of_products = []
     for coefficient, product in terms:
-        norms = [
-            _norm_of(factor, [sub.centers[a] for a in factor_axes], factor_axes)
-            for factor_axes, factor in product
-        ]
+        norms: _Norms = []
+        for factor_axes, factor in product:
+            centers = [sub.centers[a] for a in factor_axes]
+            key = (factor, *map(digest, centers))
+            if key not in shared:
+                shared[key] = _norm_of(factor, centers)
+            norms.append((factor_axes, shared[key]))
         sum_of_products.append((coefficient, norms))
     return sum_of_products
 
 
-def _norm_of(
-    factor: Factor, centers: Sequence[Array | None], axes: Axes
-) -> _Norm | _IntervalNorm | _LevelNorm:
+def _norm_of(factor: Factor, centers: Sequence[Array | None]) -> _Norm | _IntervalNorm | _LevelNorm:
     if isinstance(factor, IntervalFactor) and centers[0] is None:
-        return _IntervalNorm(axes=axes, space=IntervalSpace(gram=factor.gram))
+        return _IntervalNorm(space=IntervalSpace(gram=factor.gram))
     if isinstance(factor, LevelFactor) and centers[0] is None:
-        return _LevelNorm(axes=axes, problem=factor.gram.problem)
-    return _norm(factor, Lift(factor.sizes, centers), axes)
+        return _LevelNorm(problem=factor.gram.problem)
+    return _norm(factor, Lift(factor.sizes, centers))
 
 
-def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
+def _norm(factor: Factor, lift: Lift) -> _Norm:
     if factor.low_rank:
         root = factor.matrix
     else:
         with threads_for(len(factor.matrix)):
             eigenvalues, U = scipy.linalg.eigh(factor.dense(), check_finite=False)
         root = (U * np.sqrt(lower_eigenvalues(eigenvalues))).T
-    return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
+    return _Norm(sizes=lift.sizes, rows=lift.rows(root))
 
 
 # The search starts from uniform weights of cells, and from one more point per number in this list:

@@ -163,7 +163,10 @@ TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 28, 10, 4
 STEPS_OF_MANY_ENTRIES, MANY_ENTRIES = 14, 2e5
 # If later strategies need all the time that is left, a search may still take this share of the time
 # left, or twice its expected time if that is less.
-MIN_SEARCH_SHARE = 0.1
+MIN_SEARCH_SHARE = 0.02
+# The searches end before the time limit, so that time remains for noise and bounds: this time in
+# seconds per subworkload, and at most this share of the time left.
+ASSEMBLY_SECONDS, MAX_ASSEMBLY_SHARE = 5e-4, 0.1
 # The bound of a plan that is charged the joint privacy cost may exceed the time limit by this share
 # of the limit.
 JOINT_BOUND_SHARE = 0.05
@@ -646,6 +649,11 @@ class ResidualMechanism(Mechanism):
             memory = max(memory, Limits().memory_limit)
         decomposition = unite(decompose(workload, split, labels), workload, split, memory)
         _check_spaces(workload, decomposition)
+        if deadline < math.inf:
+            assembly_seconds = ASSEMBLY_SECONDS * len(decomposition.subworkloads)
+            deadline -= min(
+                assembly_seconds, MAX_ASSEMBLY_SHARE * max(deadline - planning_time(), 0.0)
+            )
         solver = self.space_solver(workload, decomposition, limits, deadline)
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(decomposition.subworkloads)

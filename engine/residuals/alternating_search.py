@@ -79,6 +79,8 @@ class AlternatingSearch:
         one.
     search : function (Gram on some axes, centers of these axes) that returns a solution and a
         function that computes its dual weights on cells.
+    lower_bound : function with the same arguments that returns a lower bound on the error of every
+        strategy for the Gram.
 
     >>> from engine.residuals.strategy_search import Search
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
@@ -90,6 +92,7 @@ class AlternatingSearch:
     ...     sizes=(2, 2),
     ...     centers=[None, None],
     ...     search=lambda *_: solution,
+    ...     lower_bound=lambda *_: solution[0].bound,
     ... )
     >>> alternation.run()
     >>> round(alternation.value, 6), round(alternation.bound, 6)
@@ -101,6 +104,7 @@ class AlternatingSearch:
     sizes: tuple[int, ...]
     centers: Sequence[Array | None]
     search: Callable[[Factor, Sequence[Array | None]], Searched]
+    lower_bound: Callable[[Factor, Sequence[Array | None]], float]
     value: float = math.inf
     bound: float = 0.0
     solved: dict[Axes, Searched] = field(default_factory=dict)
@@ -190,7 +194,7 @@ class AlternatingSearch:
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
                 if (gram := self.inner_grams[u][t]) is not None:
-                    bounds[u, t] = self.search(gram, self.centers_of(axes))[0].bound
+                    bounds[u, t] = self.lower_bound(gram, self.centers_of(axes))
         return bounds
 
     def _covariance(self, axes: Axes) -> Array:

@@ -112,14 +112,11 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, Sign
             and np.array_equal(on_coordinates[1], sign)
             for permutation, sign in _products(accepted)
         )
-        invariant = np.allclose(
-            gram(_act(on_coordinates, probe)),
-            _act(on_coordinates, image),
-            rtol=0,
-            atol=1e-9 * np.abs(image).max(),
-        )
+        difference = gram(_act(on_coordinates, probe)) - _act(on_coordinates, image)
+        invariant = np.abs(difference).max() <= 1e-9 * np.abs(image).max()
         moved_probe = lift.table_coordinates(_act(on_cells, cell_probe)[None])[0]
-        lift_invariant = np.allclose(moved_probe, _act(on_coordinates, lifted), rtol=0, atol=1e-9)
+        lift_difference = moved_probe - _act(on_coordinates, lifted)
+        lift_invariant = np.abs(lift_difference).max() <= 1e-9
         # only commuting symmetries have joint eigenspaces, which are the blocks of the Gram
         commuting = all(
             np.allclose(
@@ -373,8 +370,8 @@ START_NORM = 10.0
 # of the dual is at least MIN_NEWTON_EVALUATIONS
 NEWTON_GAP, MIN_NEWTON_EVALUATIONS = 3e-3, 16
 # with matrices of at least this order, a search that begins after the deadline evaluates nothing,
-# because one evaluation takes about 0.1 s
-MIN_SLOW_BLOCK = 500
+# because an evaluation takes half as long as the strategy of the initial weights
+MIN_SLOW_BLOCK = 30
 # with at least this number of residual coordinates, symmetries save more time than their detection
 # takes
 SYMMETRY_FROM = 40
@@ -657,8 +654,16 @@ class DualProblem:
         if self.largest_block >= MIN_SLOW_BLOCK and planning_time() > options.deadline:
             return first * first / float(first @ first), "stopped at the time limit"
         try:
+            # The first weights often prove the gap.  They are evaluated before L-BFGS, whose setup
+            # takes longer than the evaluation of a small problem.
+            first_evaluation: list[tuple[float, Array]] = [negative_log_dual(first)]
+
+            def evaluate_again(s: Array) -> tuple[float, Array]:
+                """Return the result of `negative_log_dual`; it is not computed again for ``first``."""
+                return first_evaluation.pop() if first_evaluation else negative_log_dual(s)
+
             scipy.optimize.minimize(
-                negative_log_dual,
+                evaluate_again,
                 first,
                 jac=True,
                 method="L-BFGS-B",

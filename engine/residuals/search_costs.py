@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from engine._arrays import Array
 from engine.residuals.basis import Lift
@@ -31,6 +32,8 @@ MAX_COUPLED_DIRECTIONS = 600
 # measured time of a plan that is stopped before the first step of its search, relative to the
 # expected time to set up the search, for a Gram of low rank and for a Gram of full rank
 LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.5, 1.4
+# measured least time of a dense search, which small searches need for calls of functions
+MIN_SEARCH_S = 1e-3
 # Gram of queries on one wide attribute that is solved without a matrix of order n - 1
 MatrixFreeGram: TypeAlias = IntervalGram | LevelGram | WindowGram
 # expected number of steps of the search for the precisions of areas
@@ -128,14 +131,22 @@ def low_rank_cost(
         seconds=steps * step_cost + setup_seconds,
         peak=dense_bytes(rank, dimension, cells),
         saved=strategy_bytes,
-        least_seconds=LOW_RANK_START_RATIO * setup_seconds,
+        least_seconds=LOW_RANK_START_RATIO * setup_seconds + MIN_SEARCH_S,
     )
+
+
+# results of `_example_symmetries`; planning forecasts the cost of a Gram several times
+_SYMMETRIES: WeakKeyDictionary[Factor, tuple[int, int]] = WeakKeyDictionary()
 
 
 def _example_symmetries(factor: Factor) -> tuple[int, int]:
     """Return how many of the symmetries of a Gram are reversals, and how many are swaps."""
-    example = factor.example
-    return (0, 0) if example is None else count_symmetries(example, Lift(example.sizes))
+    if factor not in _SYMMETRIES:
+        example = factor.example
+        _SYMMETRIES[factor] = (
+            (0, 0) if example is None else count_symmetries(example, Lift(example.sizes))
+        )
+    return _SYMMETRIES[factor]
 
 
 def full_rank_cost(
@@ -177,13 +188,13 @@ def full_rank_cost(
         blocks * (6.0 * order**2 * dimension / DENSE_PRODUCT_FLOPS + 2.0 * eigen_seconds(order))
         + 2.2e-7 * dimension**2
     )
-    seconds = steps * step_cost + setup_seconds + 1e-3
+    seconds = steps * step_cost + setup_seconds + MIN_SEARCH_S
     strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
     return Cost(
         seconds=seconds,
         peak=dense_bytes(dimension, dimension, cells),
         saved=strategy_bytes,
-        least_seconds=FULL_RANK_START_RATIO * setup_seconds,
+        least_seconds=FULL_RANK_START_RATIO * setup_seconds + MIN_SEARCH_S,
     )
 
 
@@ -217,17 +228,23 @@ def alternating_cost(
         full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)
     ]
     entries = sum(ranks) * math.prod(n - 1 for n in sizes)
-    seconds = (
-        ALTERNATING_SWEEPS * math.fsum(c.seconds for c in axis_costs)
-        + ALTERNATING_SWEEPS * 4.0 * entries * sum(sizes) / PRODUCT_FLOPS
-    )
-    # number of entries of the matrix whose singular values give the lower bound
-    bound_entries = (MAX_COUPLED_DIRECTIONS + sum(ranks)) * MAX_COUPLED_DIRECTIONS if ranks else 0
-    seconds += 12.0 * bound_entries * MAX_COUPLED_DIRECTIONS / EIGEN_FLOPS
+    coupled_seconds = 4.0 * entries * sum(sizes) / PRODUCT_FLOPS  # per sweep
+    seconds = ALTERNATING_SWEEPS * (math.fsum(c.seconds for c in axis_costs) + coupled_seconds)
+    # the lower bound needs the singular values of a matrix with one column per direction
+    directions = min(MAX_COUPLED_DIRECTIONS, math.prod(n - 1 for n in sizes))
+    bound_entries = (directions + sum(ranks)) * directions if ranks else 0
+    bound_seconds = 1.2 * bound_entries * directions / EIGEN_FLOPS
     # a number takes 8 bytes; the search needs several arrays of each size
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + 3.0 * bound_entries)
     return Cost(
-        seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), alternates=True
+        seconds=seconds + bound_seconds,
+        peak=peak,
+        saved=math.fsum(c.saved for c in axis_costs),
+        alternates=True,
+        # one search per axis for the lower bound, and one sweep
+        least_seconds=2.0 * math.fsum(c.least_seconds for c in axis_costs)
+        + coupled_seconds
+        + bound_seconds,
     )
 
 

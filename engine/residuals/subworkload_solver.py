@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -161,6 +161,8 @@ class SubworkloadSolver:
         # explained in `_matrix_free_solution`.
         self._matrix_free_solutions: dict[Any, tuple[float, Solution]] = {}
         self._parallel_results: dict[str, Solution] = {}
+        # key of a search -> (lower bound, dual weights, status), for terms of alternating searches
+        self._inner_bounds: dict[str, tuple[float, Array, str]] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload, before anything is computed.
@@ -168,7 +170,7 @@ class SubworkloadSolver:
         A factor that occurs in several Kronecker products is solved once, so its cost is counted
         for the first of them only.
         """
-        counted: set[MergedKey] = set()
+        counted: set[Hashable] = set()
         costs, computed = [self._forecast(sub, counted) for sub in subs], set[int]()
         for i, sub in enumerate(subs):
             numbers = {
@@ -235,7 +237,7 @@ class SubworkloadSolver:
                 return needed - 1
         return math.inf
 
-    def _forecast(self, sub: Subworkload, counted: set[MergedKey]) -> Cost:
+    def _forecast(self, sub: Subworkload, counted: set[Hashable]) -> Cost:
         """Return the expected cost of a subworkload.
 
         ``counted`` holds keys (see `_merged_key`) of Grams whose cost is in the forecast of an
@@ -255,7 +257,7 @@ class SubworkloadSolver:
             factors_on = [
                 (tuple(range(len(sub.sizes))), [number for t in terms for _, number in t])
             ]
-        searches = 1
+        searches, least_seconds = 1, 0.0
         sets, prefix = self._alternating_sets(sub) if len(terms) > 1 else ([], "")
         if prefix == COUPLED_PREFIX:
             rows = [self.factors[k].n_rows for t in sub.terms for a, k in t.factors if len(a) > 1]
@@ -264,6 +266,7 @@ class SubworkloadSolver:
             # On every set of axes, an alternating search needs one search per term for the lower
             # bound and one search per sweep.
             searches = len(terms) + ALTERNATING_SWEEPS
+            least_seconds = self._bound_seconds(sub, terms, sets, counted)
             factors_on = [
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
             ]
@@ -273,8 +276,31 @@ class SubworkloadSolver:
             peak=max((c.peak for c in costs), default=0.0),
             saved=math.fsum(c.saved for c in costs),
             alternates=bool(sets),
-            least_seconds=math.fsum(c.least_seconds for c in costs),
+            least_seconds=least_seconds + math.fsum(c.least_seconds for c in costs),
         )
+
+    def _bound_seconds(
+        self,
+        sub: Subworkload,
+        terms: Sequence[Sequence[tuple[Axes, int]]],
+        sets: Sequence[Axes],
+        counted: set[Hashable],
+    ) -> float:
+        """Return the least time of the searches for the lower bound of an alternating search.
+
+        Equal Grams are searched once, see `_alternate`.  ``counted`` holds the Grams of earlier
+        subworkloads; those of this subworkload are added.  The other parameters are those of
+        `_forecast_on` and `AlternatingSearch`.
+        """
+        seconds = 0.0
+        for axes in sets:
+            for term in terms:
+                numbers = [number for a, number in term if set(a) <= set(axes)]
+                key = ("bound", *numbers, *(sub.sizes[a] for a in axes))
+                if numbers and key not in counted:
+                    counted.add(key)
+                    seconds += self._forecast_on(sub, terms, axes, numbers).least_seconds
+        return seconds
 
     def _forecast_on(
         self,
@@ -712,8 +738,31 @@ class SubworkloadSolver:
                 self.endings[-1] = f"{prefix}: {self.endings[-1]}"
             return solved
 
+        def lower_bound(factor: Factor, centers: Sequence[Array | None]) -> float:
+            """Return the lower bound of a search, and record the search.
+
+            Many subworkloads have the same terms.  Equal Grams are searched once, unless initial
+            weights or recorded results may make their searches different.
+            """
+            if self.recorded is not None or self.warm or isinstance(factor.matrix, Operator):
+                return search(factor, centers)[0].bound
+            key = self._search(factor, centers).key
+            if key not in self._inner_bounds:
+                solution, _ = search(factor, centers)
+                self._inner_bounds[key] = solution.bound, solution.dual, solution.ending
+                return solution.bound
+            bound, dual, ending = self._inner_bounds[key]
+            self.duals.append(dual)
+            self.endings.append(f"{prefix}: {ending}" if prefix else ending)
+            return bound
+
         alternation = AlternatingSearch(
-            terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search
+            terms=terms,
+            sets=sets,
+            sizes=sub.sizes,
+            centers=sub.centers,
+            search=search,
+            lower_bound=lower_bound,
         )
         with threads_for(max(sub.sizes)):
             alternation.run()

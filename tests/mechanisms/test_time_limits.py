@@ -25,7 +25,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
-from engine.residuals.search_costs import Cost
+from engine.residuals.search_costs import MIN_SEARCH_S, Cost, alternating_cost
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
@@ -330,3 +330,86 @@ def test_random_queries_short_time_limit_search_a_union() -> None:
         for limit in (2.0, 5.0)
     }
     assert unions == {2.0: 0, 5.0: 1}
+
+
+def test_maximise_first_weights_prove_gap_starts_no_lbfgs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scipy.optimize.minimize", lambda *_, **__: pytest.fail("L-BFGS began"))
+    problem = DualProblem(lift=FullDomain(8), factor=Factor(sizes=(8,), matrix=np.eye(8)))
+    mass, status = problem.maximise(Options())
+    assert status == "optimal"
+    np.testing.assert_allclose(mass, 1.0 / 8.0)
+
+
+def alternating_solver(workload: Workload) -> tuple[Decomposition, SubworkloadSolver]:
+    """Return a decomposition, and a solver whose memory limit excludes dense searches on pairs."""
+    parts = decompose(workload)
+    solver = SubworkloadSolver(
+        factors=parts.factors, method="optimal", options=Options(), memory_limit=1.5e5
+    )
+    return parts, solver
+
+
+def two_pairs_of_sums() -> Workload:
+    """Return the queries of `several_sums` on two pairs with a common attribute."""
+    workload = Workload(shapes.numeric(12, 10, 9))
+    for families in ("prefix", "range"), ("range", "marginal"), ("marginal", "prefix"):
+        for pair in ("a", "b"), ("a", "c"):
+            workload = workload.add(pair, dict(zip(pair, families, strict=True)))
+    return workload
+
+
+def test_terms_of_alternating_searches_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Counter[str]()
+    run = Search.run
+
+    def counted_run(search: Search, *args: Any, **options: Any) -> Any:
+        calls[search.key] += 1
+        return run(search, *args, **options)
+
+    monkeypatch.setattr(Search, "run", counted_run)
+    parts, solver = alternating_solver(two_pairs_of_sums())
+    pairs = [sub for sub in parts.subworkloads if len(sub.sizes) == 2]
+    solutions = [solver.solve(sub) for sub in pairs]
+    assert all(solution.status.startswith("alternating") for solution in solutions)
+    # three Grams on a are terms of both pairs; both searches are recorded in the plan
+    assert len(solver.duals) == sum(calls.values()) + 3
+    single = alternating_solver(two_pairs_of_sums())[1]
+    assert single.solve(pairs[1]).bound == solutions[1].bound
+
+
+def test_forecast_of_alternating_search_has_least_time() -> None:
+    parts, solver = alternating_solver(two_pairs_of_sums())
+    costs = solver.forecast(parts.subworkloads)
+    least = [cost.least_seconds for cost in costs if cost.alternates]
+    # a pair needs one search per attribute, and the bounds of three Grams per attribute; the Grams
+    # on a are counted for the first pair only
+    assert len(least) == 2
+    assert least[0] >= 8 * MIN_SEARCH_S
+    assert 5 * MIN_SEARCH_S <= least[1] < 8 * MIN_SEARCH_S
+    coupled = alternating_cost((12, 10), [20], 1e-6, [None, None])
+    assert coupled.least_seconds >= 4 * MIN_SEARCH_S
+
+
+def test_independent_bound_computes_every_factor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = decompose(Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3), "prefix"))
+    calls = Counter[str]()
+    monkeypatch.setattr(lower_bounds, "_norm", counted(lower_bounds._norm, calls, "norm"))
+    monkeypatch.setattr(lower_bounds._Norm, "at", counted(lower_bounds._Norm.at, calls, "at"))
+    independent_bound(parts, deadline=-math.inf)
+    assert calls == {"norm": 3, "at": 3}
+
+
+def test_searches_leave_time_for_assembly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_base, "planning_time", lambda: 0.0)
+    monkeypatch.setattr("engine.mechanisms.base.planning_time", lambda: 0.0)
+    deadlines = []
+    init = SubworkloadSolver.__init__
+
+    def recorded(solver: SubworkloadSolver, *, options: Options, **others: Any) -> None:
+        deadlines.append(options.deadline)
+        init(solver, options=options, **others)
+
+    monkeypatch.setattr(SubworkloadSolver, "__init__", recorded)
+    plan(several_sums(), ONE, time_limit=50.0, cache=False)
+    subs = len(decompose(several_sums()).subworkloads)
+    assert deadlines[-1] == pytest.approx(50.0 - subs * residual_base.ASSEMBLY_SECONDS)
