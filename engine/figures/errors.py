@@ -244,6 +244,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         ),
         "showlegend": False,
     }
+    # errors that differ by more than a factor of 20 are drawn on a logarithmic axis
     is_log = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
     log_range = (
         (min(float(finite[0]), tolerance), max(float(finite[-1]), tolerance)) if is_log else None

@@ -300,7 +300,8 @@ def _answers_figure(
         traces = [_answer_trace(labels, one, slice(None), showlegend=True) for one in series]
         if truth is not None:
             traces.append(_truth_trace(labels, truth, showlegend=True))
-        # Labels of several lines need more space, so fewer of them fit next to each other.
+        # At most 16 labels of one line fit next to each other; labels of several lines need more
+        # space.
         label_lines = 1 + max((text.count("<br>") for text in labels), default=0)
         max_ticks = max(1, 16 // label_lines)
         layout = {

@@ -338,6 +338,7 @@ class _Summary:
         if self.reason:
             return
         if not isinstance(column, list) and (reason := _type_reason(column.type)):
+            # a batch without values says nothing about the column
             self.reason = reason if column.null_count < len(column) else ""
             return
         if not isinstance(column, list) and _is_dated(column.type):
