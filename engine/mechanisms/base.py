@@ -333,7 +333,8 @@ def check_size(
     closed_form : if True, marginals need no dense matrix and have no limit of cells.
     intervals : if True, queries on one wide attribute need fewer dense matrices of shape (cells,
         cells).  Prefixes, suffixes and areas of a hierarchy need none.  Windows of one width need
-        none if they are the only queries on their attribute.  Ranges need fewer matrices.
+        none if all other queries on their attribute are prefixes, suffixes or the marginal.  Ranges
+        need fewer matrices.
     """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
@@ -391,18 +392,21 @@ def check_size(
 def _is_window_attribute(workload: Workload, group: Group, part: Part) -> bool:
     """Return whether a part has windows that are solved without a matrix.
 
-    This requires that no group has other queries on the attribute of the part.  ``group`` is the
-    group of the part.
+    This requires that all groups have only windows of the same width, prefixes, suffixes or the
+    marginal on the attribute of the part.  ``group`` is the group of the part.
     """
     if wide_window_gram(part, group.query_weights) is None:
         return False
     name = group.attributes[part.axes[0]]
     for other_group in workload.groups:
         for other in other_group.parts:
-            if name in [other_group.attributes[axis] for axis in other.axes] and (
-                len(other.axes) > 1
-                or other.family.key != part.family.key
-                or other_group.query_weights is not None
+            if name not in [other_group.attributes[axis] for axis in other.axes]:
+                continue
+            intervals = wide_interval_gram(other, other_group.query_weights)
+            if intervals is not None and intervals.ranges == 0.0:
+                continue
+            if wide_window_gram(other, other_group.query_weights) is None or (
+                other.family.key != part.family.key
             ):
                 return False
     return True

@@ -44,12 +44,14 @@ from engine.residuals.decomposition import (
     Merged,
     add_factors,
     gram_on_axes,
+    window_sum,
 )
 from engine.residuals.dual_solver import Solution
 from engine.residuals.level_strategy import LevelStrategy
 from engine.residuals.marginals import IntervalStrategy, MarginalStrategy
 from engine.residuals.search_costs import MAX_COUPLED_DIRECTIONS
 from engine.residuals.strategy import Strategy
+from engine.residuals.window_mix_strategy import WindowMixStrategy
 
 # largest number of sweeps of an alternating search over all axes
 MAX_SWEEPS = 25
@@ -343,4 +345,8 @@ def _squared_error(strategy: Strategy, factor: Factor) -> float:
         return strategy.total_variance(factor.gram)
     if isinstance(factor, LevelFactor) and isinstance(strategy, LevelStrategy):
         return strategy.total_variance(factor.gram)
+    if isinstance(strategy, WindowMixStrategy):
+        gram = factor.gram if isinstance(factor, IntervalFactor) else window_sum([(1.0, factor)])
+        if gram is not None and strategy.solves(gram):
+            return strategy.solution.total_variance(gram)
     return float(np.sum(factor.dense() * strategy.covariance))

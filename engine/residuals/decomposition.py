@@ -480,6 +480,38 @@ def interval_factor(gram: IntervalGram) -> IntervalFactor:
     return IntervalFactor(sizes=(gram.cells,), matrix=IntervalMatrix(gram=gram))
 
 
+class WindowSumFactor(Factor):
+    """Residual Gram of windows, prefixes and the marginal on one wide attribute.
+
+    It is stored as the weights of these queries.  Its matrix is computed when first read.
+
+    Parameters
+    ----------
+    gram : weights of the queries.
+    parts : pairs (weight, Gram) whose sum is the Gram.
+    """
+
+    def __init__(self, gram: WindowGram, parts: Sequence[tuple[float, Factor]]) -> None:
+        values = {"sizes": (gram.cells,), "gram": gram, "parts": tuple(parts)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    gram: WindowGram
+    parts: tuple[tuple[float, Factor], ...]
+
+    @cached_property
+    def matrix(self) -> Array:
+        return _dense_sum(self.parts)
+
+    @property
+    def dimension(self) -> int:
+        return self.sizes[0] - 1
+
+    @property
+    def n_rows(self) -> int:
+        return self.dimension
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LevelFactor(Factor):
     """Residual Gram of counts of areas of nested levels on one wide attribute.
@@ -1396,7 +1428,8 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     ``parts`` are pairs (weight, Gram).  If all Grams are stored as rows, and all rows together are
     fewer than the coordinates, the sum is stored as rows.  The sum has no matrix if all Grams
     belong to interval queries on one wide attribute, or all to areas of one hierarchy or the
-    marginal. Otherwise the sum is a dense matrix.
+    marginal.  For windows of one width, prefixes and the marginal, the matrix of the sum is
+    computed when first read.  Otherwise the sum is a dense matrix.
     """
     if (
         all(f.low_rank for _, f in parts)
@@ -1409,10 +1442,49 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
         return interval_factor(functools.reduce(operator.add, grams))
     if (level_gram := _sum_of_levels(parts)) is not None:
         return level_factor(level_gram)
+    if (windows := window_sum(parts)) is not None:
+        return WindowSumFactor(windows, parts)
+    return Factor(sizes=sizes, matrix=_dense_sum(parts))
+
+
+def _dense_sum(parts: Sequence[tuple[float, Factor]]) -> Array:
+    """Return the weighted sum of residual Grams as a matrix; ``parts`` are pairs (weight, Gram)."""
     gram = np.zeros((parts[0][1].dimension,) * 2)
     for c, f in parts:
         gram += c * f.dense()
-    return Factor(sizes=sizes, matrix=gram)
+    return gram
+
+
+def window_gram_of(factor: Factor) -> WindowGram | None:
+    """Return the weights of windows and other queries of a residual Gram; None for other Grams."""
+    if isinstance(factor, WindowSumFactor):
+        return factor.gram
+    return factor.window_gram if isinstance(factor, DeferredFactor) else None
+
+
+def window_sum(parts: Sequence[tuple[float, Factor]]) -> WindowGram | None:
+    """Return a weighted sum of residual Grams of windows of one width and of other queries.
+
+    The other queries are prefixes, suffixes and the marginal.  ``parts`` are pairs (weight, Gram)
+    on one axis.  The result is None if there are no windows, several widths, or other queries.
+    """
+    windows, others = list[tuple[float, WindowGram]](), list[tuple[float, IntervalGram]]()
+    for c, factor in parts:
+        if (gram := window_gram_of(factor)) is not None:
+            windows.append((c, gram))
+        elif isinstance(factor, IntervalFactor) and factor.gram.ranges == 0.0:
+            others.append((c, residual_gram(factor.gram)))
+        else:
+            return None
+    if len({gram.width for _, gram in windows}) != 1:
+        return None
+    mixes: list[tuple[float, WindowGram | IntervalGram]] = [*windows, *others]
+    return replace(
+        windows[0][1],
+        weight=sum(c * gram.weight for c, gram in windows),
+        prefix=sum(c * gram.prefix for c, gram in mixes),
+        marginal=sum(c * gram.marginal for c, gram in mixes),
+    )
 
 
 def _sum_of_levels(parts: Sequence[tuple[float, Factor]]) -> LevelGram | None:

@@ -253,7 +253,7 @@ def matrix_free_cost(gram: MatrixFreeGram) -> Cost:
     n = gram.cells
     # Seconds per area, level or cell are measured.  Memory is 8 bytes times a number of doubles.
     if isinstance(gram, WindowGram):
-        # the n x n matrices for variances of other queries than the windows are not counted
+        # the n x n matrices for variances of queries that are not in the Gram are not counted
         return Cost(
             seconds=WINDOW_EVALUATIONS * window_evaluation_seconds(gram),
             peak=window_bytes(gram),

@@ -34,6 +34,8 @@ from engine.residuals.decomposition import (
     gram_on_axes,
     merge_terms,
     merged_factors,
+    window_gram_of,
+    window_sum,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
 from engine.residuals.interval_solver import IntervalGram
@@ -177,23 +179,24 @@ class SubworkloadSolver:
                 number
                 for term in sub.terms
                 for axes, number in term.factors
-                if not self._is_single_window_gram(sub, axes, number)
+                if not self._is_window_gram(sub, axes, number)
             } - computed
             seconds = math.fsum(self.factors[number].deferred_seconds for number in numbers)
             costs[i] = replace(costs[i], seconds=costs[i].seconds + seconds)
             computed |= numbers
         return costs
 
-    def _is_single_window_gram(self, sub: Subworkload, axes: Axes, number: int) -> bool:
-        """Return whether a Gram is of windows, needs no matrix, and is the only one on its axes.
+    def _is_window_gram(self, sub: Subworkload, axes: Axes, number: int) -> bool:
+        """Return whether a Gram is of windows, and all Grams on its axes are solved with it.
 
-        ``number`` is the index of the Gram in ``factors``.
+        The matrices of these Grams are not needed.  ``number`` is the index of the Gram in
+        ``factors``.
         """
-        factor = self.factors[number]
-        if not isinstance(factor, DeferredFactor) or self.method != "optimal":
+        if self.method != "optimal" or sub.spaces or window_gram_of(self.factors[number]) is None:
             return False
         on_axes = {k for term in sub.terms for a, k in term.factors if a == axes}
-        return on_axes == {number} and not sub.spaces and factor.window_gram is not None
+        pi = sub.centers[axes[0]]
+        return _network_gram([(1.0, self.factors[k]) for k in on_axes], pi) is not None
 
     def reserve(self, seconds: float) -> None:
         """Let all further searches end ``seconds`` before the deadline of the solver."""
@@ -322,6 +325,9 @@ class SubworkloadSolver:
         # Grams of all factors on exactly these axes; one search is for their weighted sum
         merged = {k for t in sub.terms for a, k in t.factors if a == axes}
         grams = [self._matrix_free_gram(self.factors[k], centers) for k in merged]
+        if len(axes) == 1 and None not in grams:
+            windows = _network_gram([(1.0, self.factors[k]) for k in merged], centers[0])
+            grams = grams if windows is None else [windows]
         is_matrix_free = _is_matrix_free_sum(grams)
         has_areas = any(isinstance(gram, LevelGram) for gram in grams)
         if has_areas and not is_matrix_free and sizes[0] > MAX_MIXED_AREA_CELLS:
@@ -446,7 +452,7 @@ class SubworkloadSolver:
             dense_bytes(math.prod(n - 1 for n in s), math.prod(n - 1 for n in s), math.prod(s))
             for s in sizes
         ]
-        if has_few_rows and max(bytes_needed) > self.memory_limit:
+        if joint_factors and has_few_rows and max(bytes_needed) > self.memory_limit:
             return single_axes, COUPLED_PREFIX
         prefix = UNCOUPLED_PREFIX if needed <= self.dense_limit else ""
         return uncoupled, prefix
@@ -471,21 +477,19 @@ class SubworkloadSolver:
         """Return the query weights of a Gram that is solved without its matrix; None otherwise.
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
-        Other interval queries, windows, and the marginal with a tuned center are solved without a
-        matrix by the method "optimal" only, and only if the weights in ``recorded`` do not come
-        from a search with a matrix.
+        Other interval queries, windows, sums of windows and other queries (see `_network_gram`),
+        and the marginal with a tuned center are solved without a matrix by the method "optimal"
+        only, and only if the weights in ``recorded`` do not come from a search with a matrix.
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram
         gram: IntervalGram | WindowGram | None
         if isinstance(factor, IntervalFactor):
             gram = factor.gram
-        elif isinstance(factor, DeferredFactor):
-            gram = factor.window_gram
-        else:
+            if gram.is_marginal and centers[0] is None:
+                return gram
+        elif (gram := _network_gram([(1.0, factor)], centers[0])) is None:
             return None
-        if isinstance(gram, IntervalGram) and gram.is_marginal and centers[0] is None:
-            return gram
         # A search without a matrix records one dual weight per cell, a search with a matrix one per
         # orbit of cells.
         recorded = self.recorded or []
@@ -499,9 +503,10 @@ class SubworkloadSolver:
         """
         record = None if self.recorded is None else self.recorded.pop(0)
         dual = None if record is None else record[0]
-        # Grams of areas or of intervals that are equal up to scale and rounding errors have the
-        # same strategy and the same ``key``.  ``scale`` is the largest weight of such a Gram, and 1
-        # for windows.  The squared error and the bound of a solution are proportional to ``scale``.
+        # Grams that are equal up to scale and rounding errors have the same strategy and the same
+        # ``key``.  ``scale`` is the largest weight of a Gram of areas or of intervals, and the
+        # weight of the windows of a Gram with windows.  The squared error and the bound of a
+        # solution are proportional to ``scale``.
         key: Any
         if isinstance(gram, LevelGram):
             scale = gram.largest_weight
@@ -509,9 +514,11 @@ class SubworkloadSolver:
             if key not in self._matrix_free_solutions:
                 self._matrix_free_solutions[key] = scale, level_solution(gram, self.options, dual)
         elif isinstance(gram, WindowGram):
-            scale, key = 1.0, (gram, digest(pi))
+            scale = gram.weight
+            gram = gram.normalized()
+            key = (gram, digest(pi))
             if key not in self._matrix_free_solutions:
-                self._matrix_free_solutions[key] = scale, self._window_solution(gram, dual, pi)
+                self._matrix_free_solutions[key] = 1.0, self._window_solution(gram, dual, pi)
         else:
             weights = (gram.marginal, gram.prefix + gram.suffix, gram.ranges)
             scale = max(weights)
@@ -532,7 +539,9 @@ class SubworkloadSolver:
         return solution
 
     def _window_solution(self, gram: WindowGram, dual: Array | None, pi: Array | None) -> Solution:
-        """Return the solution for windows; the search starts at its stored dual weights, if any.
+        """Return the solution for windows and other queries.
+
+        The search starts at its stored dual weights, if any.
 
         The parameters are those of `window_solution`.  Stored weights may come from a wrong file.
         Wrong weights only cost time, because the search continues from the stored weights.
@@ -787,11 +796,28 @@ def _are_weights(values: Array, cells: int) -> bool:
     )
 
 
+def _network_gram(parts: Sequence[tuple[float, Factor]], pi: Array | None) -> WindowGram | None:
+    """Return a weighted sum of Grams as weights of windows and other queries, if it can be solved.
+
+    The result is None if the sum needs a matrix, see `window_sum`.  With a tuned center, only a
+    single Gram of windows is solved without a matrix.
+
+    Parameters
+    ----------
+    parts : pairs (weight, Gram) on one axis.
+    pi : center of the axis, shape (n,); None for a uniform one.
+    """
+    if pi is None:
+        return window_sum(parts)
+    (_, factor), *others = parts
+    return factor.window_gram if isinstance(factor, DeferredFactor) and not others else None
+
+
 def _is_matrix_free_sum(grams: Sequence[MatrixFreeGram | None]) -> bool:
     """Return whether a sum of Grams on one wide attribute can be solved without a matrix.
 
     This is possible for sums of interval queries, for sums of areas of one hierarchy and the
-    marginal, and for a single Gram of windows.  An entry of ``grams`` is None for queries that need
+    marginal, and for a single Gram with windows.  An entry of ``grams`` is None for queries that need
     a matrix.
     """
     if any(isinstance(gram, WindowGram) for gram in grams):

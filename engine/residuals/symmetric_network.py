@@ -1,10 +1,11 @@
 """Elimination of a symmetric network of windows from its ends to its middle.
 
 The network is that of `engine.residuals.window_solver`: a path of resistors, with a link from node
-k to node k + w for every window of w cells.  If the conductances are the same in reverse order, the
-elimination of the nodes from the right end is the mirror image of that from the left end.  So only
-the left half is eliminated, block by block, and the middle block is corrected for both halves.
-Then the inverse of the Laplacian is computed for the left half, which takes half of the time.
+k to node k + w for every window of w cells, and equal leaks from all nodes to ground.  If the
+conductances are the same in reverse order, the elimination of the nodes from the right end is the
+mirror image of that from the left end.  So only the left half is eliminated, block by block, and
+the middle block is corrected for both halves.  Then the inverse of the Laplacian is computed for
+the left half, which takes half of the time.
 """
 
 from __future__ import annotations
@@ -71,14 +72,16 @@ class SymmetricNetwork:
         return (self.blocks - 1) * self.order - self.half
 
     def potentials(
-        self, conductance: Array, link: Array, source: Array | None = None
+        self, conductance: Array, link: Array, leak: Array, source: Array | None = None
     ) -> tuple[Array, Array, Array]:
-        """Return entries of the inverse Laplacians of networks with different links.
+        """Return entries of the inverse Laplacians of networks.
 
         Parameters
         ----------
-        conductance : of the resistors of the path, symmetric, shape (cells,).
+        conductance : of the resistors of the path, symmetric, shape (cells, networks).
         link : conductance of every link of a network, shape (networks,).
+        leak : conductance from every node of a network to ground, in addition to its links and
+            resistors, shape (networks,); 0 if the ends of the path are not ground.
         source : currents into the nodes, antisymmetric, shape (nodes,); None for no currents.
 
         Returns
@@ -91,12 +94,12 @@ class SymmetricNetwork:
         o, missing, shown = self.order, self.missing, self.half + self.order
         first = int(self.has_grounded_ends)
         # node t of the network is node t + first of a path with ends 0 and n
-        ends = np.concatenate([[0.0], conductance, [0.0]])
-        diagonal = (ends[:-1] + ends[1:])[first : first + shown]
+        ends = np.pad(conductance, [(1, 1), (0, 0)])
         node = np.arange(first, first + shown)
         links = (node >= self.width).astype(float) + (node + self.width <= self.cells)
+        diagonal = (ends[:-1] + ends[1:])[node] + links[:, None] * link + leak
         path = conductance[first : first + shown - 1]
-        blocks = self._laplacian(diagonal, links, path, link)
+        blocks = self._laplacian(diagonal, path, link)
         # resistors between the last node of a block and the first node of the next one
         joints = path[o - 1 - missing :: o]
         currents = np.zeros((self.blocks * o, len(link)))
@@ -142,31 +145,29 @@ class SymmetricNetwork:
             solution[..., 0].transpose(0, 2, 1).reshape(-1, len(link))[missing:],
         )
 
-    def _laplacian(self, diagonal: Array, links: Array, path: Array, link: Array) -> Array:
+    def _laplacian(self, diagonal: Array, path: Array, link: Array) -> Array:
         """Return the diagonal blocks of the Laplacians, shape (blocks, networks, order, order).
 
         Nodes that the first block does not have are completed by an identity matrix.
 
         Parameters
         ----------
-        diagonal : summed conductance of the path at every node, without links, shape
-            (half + order,).
-        links : number of links at every node, shape (half + order,).
-        path : conductance between neighbouring nodes, shape (half + order - 1,).
+        diagonal : summed conductance at every node, shape (half + order, networks).
+        path : conductance between neighbouring nodes, shape (half + order - 1, networks).
         link : conductance of every link of a network, shape (networks,).
         """
         o, missing = self.order, self.missing
         blocks = np.zeros((self.blocks, len(link), o, o))
         position = np.arange(o)
         on_diagonal = np.ones((self.blocks * o, len(link)))
-        on_diagonal[missing:] = diagonal[:, None] + links[:, None] * link
+        on_diagonal[missing:] = diagonal
         blocks[:, :, position, position] = on_diagonal.reshape(self.blocks, o, -1).transpose(
             0, 2, 1
         )
-        off_diagonal = np.zeros(self.blocks * o)
+        off_diagonal = np.zeros((self.blocks * o, len(link)))
         off_diagonal[missing:-1] = path
         # the last entry of every block connects two blocks and is dropped
-        off_diagonal = off_diagonal.reshape(self.blocks, 1, o)[..., :-1]
+        off_diagonal = off_diagonal.reshape(self.blocks, o, -1).transpose(0, 2, 1)[..., :-1]
         blocks[:, :, position[:-1], position[1:]] -= off_diagonal
         blocks[:, :, position[1:], position[:-1]] -= off_diagonal
         for p in range(self.blocks):
@@ -182,7 +183,8 @@ class SymmetricNetwork:
         ----------
         block : index of the block.
         left : array of shape (networks, rows, order).
-        joints : conductances between the last node of a block and the first one of the next block.
+        joints : conductances between the last node of a block and the first one of the next block,
+            shape (blocks - 1, networks).
         link : conductance of every link of a network, shape (networks,).
         """
         # a link leads from node i of the block to node i - shift of the next one
@@ -190,5 +192,5 @@ class SymmetricNetwork:
         start = max(shift, self.missing if block == 0 else 0)
         product = np.zeros_like(left)
         product[..., start - shift : self.width] = -link[:, None, None] * left[..., start:]
-        product[..., 0] -= joints[block] * left[..., -1]
+        product[..., 0] -= joints[block][:, None] * left[..., -1]
         return product

@@ -1,4 +1,4 @@
-"""Optimal strategies for all windows of one width on a wide attribute, by block elimination.
+"""Optimal strategies for windows of one width on a wide attribute, by block elimination.
 
 A window is an interval of exactly w consecutive cells of the n cells of a line.  As in
 `engine.residuals.interval_solver`, a query q is stored as its differences z_k = q_k - q_(k+1):
@@ -9,6 +9,11 @@ to k + w per window.  With dual weights mu and K = C diag(mu) C^T as in
 `engine.residuals.interval_solver`, K^-1 is the Laplacian of a path of resistors with the
 conductances 1/mu_i, minus a term of rank one.
 
+Prefixes and the marginal can be measured with the windows.  A prefix has one difference that is not
+0, so that prefixes add a multiple of the identity to G.  A cell is a window of width 1.  In terms
+of resistors, prefixes are equal leaks from all nodes to ground, and the marginal increases the
+conductance of every resistor of the path.
+
 The dual of `engine.residuals.dual_solver` maximises f(mu) = tr (G K)^(1/2); f^2 is a lower bound on
 the total variance at privacy cost 1.  The precision of the differences is Q = G (K G)^(-1/2), and
 d_i = c_i^T Q c_i is the privacy cost of cell i.  Every mu proves f^2 <= optimum <= f max(d).
@@ -17,10 +22,10 @@ Quadrature for the inverse square root, with nodes s_j and weights w_j, gives
     Q = sum_j w_j (K^-1 - K^-1 Y_j K^-1),      Y_j = (K^-1 + G / s_j)^-1,
     d_i = sum_j (w_j / mu_i) (1 - r_ij / mu_i - (a_ij + pi_i)^2 / (mu_i sigma_j)),
 
-where r_ij is the effective resistance between the two ends of resistor i in the network of the path
-and of the links with the conductance 1/s_j.  The last term comes from the center pi: a_ij is the
-drop of the potential u_j over resistor i, and sigma_j is the pivot of the rank-one term.  Without a
-center, on the whole attribute, this term is 0.
+where r_ij is the effective resistance between the two ends of resistor i in the network that
+consists of the path and of G / s_j.  For example, every link has the conductance 1/s_j.  The last
+term comes from the center pi: a_ij is the drop of the potential u_j over resistor i, and sigma_j is
+the pivot of the rank-one term.  Without a center, on the whole attribute, this term is 0.
 
 Resistances are entries of the inverse of the network's Laplacian at neighbouring nodes.  They are
 computed by elimination of blocks of nodes.  If the nodes are eliminated in their order, a block has
@@ -46,8 +51,12 @@ from engine._arrays import Array, Index
 from engine.residuals.interval_solver import (
     QUADRATURE_LOG_PRECISION,
     DualSolution,
+    IntervalGram,
+    IntervalSpace,
+    gram_product,
     inverse_root_quadrature,
     maximise,
+    total_square,
 )
 from engine.residuals.symmetric_network import SymmetricNetwork
 
@@ -72,18 +81,23 @@ CENTER_TOLERANCE = 1e-11
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGram:
-    """Gram of all windows of one width on one attribute, and of its total.
+    """Gram of a weighted mix of windows of one width, prefixes, the marginal and the total.
 
     Attributes
     ----------
     cells : number of cells of the attribute.
     width : number of cells of a window, at least 1 and less than ``cells``.
     total : weight of the total, at least 0.
+    weight : weight of every window, greater than 0.
+    prefix, marginal : weight of every prefix and of every cell, at least 0.
     """
 
     cells: int
     width: int
     total: float = 0.0
+    weight: float = 1.0
+    prefix: float = 0.0
+    marginal: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.width < self.cells:
@@ -97,14 +111,24 @@ class WindowGram:
         """Number of windows."""
         return self.cells - self.width + 1
 
+    @cached_property
+    def others(self) -> IntervalGram | None:
+        """Gram of the prefixes and the marginal; None if there are only windows."""
+        if not (self.prefix or self.marginal):
+            return None
+        return IntervalGram(cells=self.cells, prefix=self.prefix, marginal=self.marginal)
+
     @property
     def spans_total(self) -> bool:
-        """Whether the total is a sum of windows, or is measured itself."""
-        return self.cells % self.width == 0 or self.total > MIN_TOTAL_WEIGHT
+        """Whether the total is a sum of queries, or is measured itself."""
+        is_sum_of_windows = self.cells % self.width == 0
+        return self.others is not None or is_sum_of_windows or self.total > MIN_TOTAL_WEIGHT
 
     @property
     def residual_rank(self) -> int:
-        """Rank of the windows on the residual space, for every center."""
+        """Rank of the queries on the residual space, for every center."""
+        if self.others is not None:
+            return self.cells - 1
         return self.count - (self.cells % self.width == 0)
 
     def sums(self, table: Array) -> Array:
@@ -125,9 +149,31 @@ class WindowGram:
         return np.asarray(prefixes[..., last + 1] - prefixes[..., first])
 
     def total_square(self, pi: Array) -> float:
-        """Return the sum of the squared answers of all windows to the table ``pi``, shape (n,)."""
+        """Return the weighted sum of the squared answers to the table ``pi``, shape (n,)."""
         sums = self.sums(pi)
-        return float(sums @ sums) + self.total * float(pi.sum()) ** 2
+        square = self.weight * float(sums @ sums) + self.total * float(pi.sum()) ** 2
+        return square if self.others is None else square + total_square(self.others, pi)
+
+    def normalized(self) -> WindowGram:
+        """Return the Gram divided by the weight of the windows; ratios of weights are rounded."""
+        if self.weight == 1.0 and self.others is None:
+            return self
+
+        def ratio(weight: float) -> float:
+            return float(f"{weight / self.weight:.12e}")
+
+        return WindowGram(
+            cells=self.cells,
+            width=self.width,
+            total=ratio(self.total),
+            prefix=ratio(self.prefix),
+            marginal=ratio(self.marginal),
+        )
+
+    def product(self, table: Array) -> Array:
+        """Return the Gram on cells times a table, shape (n,), without the total."""
+        product = self.weight * self.spread(self.sums(table))
+        return product if self.others is None else product + gram_product(self.others, table)
 
 
 # expected number of quadrature nodes
@@ -157,11 +203,11 @@ def window_bytes(gram: WindowGram) -> float:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WindowSpace:
-    """Windows on one attribute, and whether the total is measured with them.
+    """Windows and other queries on one attribute, and whether the total is measured with them.
 
     Attributes
     ----------
-    gram : the windows.  On a residual space the weight of the total has no influence.
+    gram : weights of the queries.  On a residual space the weight of the total has no influence.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
     whole : True if the whole attribute is measured; ``center`` is then None.  False if only the
         residual space is measured.
@@ -190,14 +236,19 @@ class WindowSpace:
     def has_center(self) -> bool:
         """Whether the center has an influence on the measured queries.
 
-        It has none on the whole attribute, or if its sum over every window is 0.
+        It has none on the whole attribute, or if there are only windows and its sum over every
+        window is 0.
         """
+        if self.gram.others is not None:
+            return not self.whole
         sums = np.abs(self.gram.sums(self.pi))
         return not self.whole and float(sums.max()) > CENTER_TOLERANCE * np.abs(self.pi).max()
 
     @property
     def is_symmetric(self) -> bool:
         """Whether the measured queries are known to be invariant under reversal."""
+        if self.whole and self.gram.prefix > 0.0:
+            return False
         return not self.has_center or np.array_equal(self.pi, self.pi[::-1])
 
     @property
@@ -208,11 +259,14 @@ class WindowSpace:
     def cell_traces(self) -> Array:
         """Return for every cell the summed squares of the queries on it, shape (n,)."""
         gram = self.gram
-        counts = gram.spread(np.ones(gram.count)) + self.total
-        if not self.has_center:
-            return counts
-        sums = gram.sums(self.pi)
-        return np.asarray(counts - 2.0 * gram.spread(sums) + sums @ sums)
+        traces = gram.weight * gram.spread(np.ones(gram.count)) + self.total
+        if self.has_center:
+            sums = gram.sums(self.pi)
+            traces = traces - 2.0 * gram.weight * gram.spread(sums) + gram.weight * (sums @ sums)
+        if gram.others is not None:
+            others = IntervalSpace(gram=gram.others, center=self.center, whole=self.whole)
+            traces += others.cell_traces()
+        return np.asarray(traces)
 
     def eigenvalue_range(self, mass: Array) -> tuple[float, float]:
         """Return a lower and an upper bound on the nonzero eigenvalues of G K.
@@ -220,16 +274,36 @@ class WindowSpace:
         ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.
         """
         high = float(mass @ self.cell_traces())
-        # The links divide the nodes into chains k, k + w, k + 2 w, ... of at most ``length`` nodes.
-        # A chain is connected to ground at no end, at one end or at both ends.
-        length = math.ceil(self.network.nodes / self.gram.width)
-        gram_low = 2.0 - 2.0 * math.cos(math.pi / (2 * length + 2))
-        if self.total > MIN_TOTAL_WEIGHT:
-            # The inverse of the Laplacian of a chain has the resistances to ground as diagonal.
-            gram_low = min(gram_low, 1.0 / (length / self.total + length**2))
         # Gershgorin's theorem for the Laplacian of the path, which is at least K^-1
         inverse_high = 2.0 * float((1.0 / mass[:-1] + 1.0 / mass[1:]).max())
-        return min(gram_low / inverse_high, high), high
+        return min(self._lowest_eigenvalue() / inverse_high, high), high
+
+    def _lowest_eigenvalue(self) -> float:
+        """Return a lower bound on the nonzero eigenvalues of G."""
+        gram = self.gram
+        if gram.others is not None:
+            # The Gram of the windows can have eigenvalues of 0, so only those of the other queries
+            # count: the prefixes' Gram is the identity, and the marginal's is that of a path.
+            steps = 2 * self.cells + 1 if self.whole else self.cells
+            return gram.prefix + gram.marginal * (2.0 - 2.0 * math.cos(math.pi / steps))
+        # The links divide the nodes into chains k, k + w, k + 2 w, ... of at most ``length`` nodes.
+        # A chain is connected to ground at no end, at one end or at both ends.
+        length = math.ceil(self.network.nodes / gram.width)
+        lowest = gram.weight * (2.0 - 2.0 * math.cos(math.pi / (2 * length + 2)))
+        if self.total > MIN_TOTAL_WEIGHT:
+            # The inverse of the Laplacian of a chain has the resistances to ground as diagonal.
+            lowest = min(lowest, 1.0 / (length / self.total + length**2 / gram.weight))
+        return lowest
+
+    def conductances(self, mass: Array, s: Array) -> tuple[Array, Array, Array]:
+        """Return the conductances of the networks for quadrature nodes ``s``, shape (networks,).
+
+        ``mass`` holds the weights mu of the cells, shape (n,) with sum 1.  The results are those of
+        the resistors of the path, shape (n, networks), of every link, and of the leaks from every
+        node to ground, shapes (networks,).
+        """
+        path = 1.0 / mass[:, None] + self.gram.marginal / s
+        return path, self.gram.weight / s, self.gram.prefix / s
 
     @cached_property
     def symmetric_network(self) -> SymmetricNetwork | None:
@@ -372,16 +446,17 @@ class _Network:
         )
 
     def solve(
-        self, conductance: Array, link: Array, at_last: Array, source: Array | None
+        self, conductance: Array, link: Array, leak: Array, at_last: Array, source: Array | None
     ) -> _Potentials:
-        """Invert the Laplacians of networks with equal resistors and different links.
+        """Invert the Laplacians of networks.
 
         Parameters
         ----------
-        conductance : of the resistors of the path, shape (cells,).
+        conductance : of the resistors of the path, shape (cells, networks).
         link : conductance of all links of a network, shape (networks,).
-        at_last : conductance from the last node to ground in addition to its resistors and links,
-            shape (networks,).
+        leak : conductance from every node to ground in addition to its resistors and links, shape
+            (networks,).
+        at_last : conductance that is added to that of the last node to ground, shape (networks,).
         source : currents into the nodes, shape (nodes,); None to compute no potentials.
         """
         m, n, count, b = self.nodes, self.cells, len(link), self.order
@@ -391,11 +466,11 @@ class _Network:
         # is not full is completed by an identity matrix
         blocks = np.zeros((self.blocks, count, b, b))
         blocks[:, :, np.arange(b), np.arange(b)] = 1.0
-        on_diagonal = diagonal[:, None] + self.link_counts[:, None] * link
+        on_diagonal = diagonal + self.link_counts[:, None] * link + leak
         on_diagonal[-1] += at_last
         blocks[self.block, :, self.position, self.position] = on_diagonal
         values = (
-            (self.path, np.broadcast_to(-conductance[1:m, None], (m - 1, count))),
+            (self.path, -conductance[1:m]),
             (self.links, np.broadcast_to(-link, (len(self.link_starts), count))),
         )
         for edges, entries in values:
@@ -472,6 +547,22 @@ class _Potentials:
     along_links: Array
     solution: Array
 
+    def resistances(self, cells: int) -> Array:
+        """Return the effective resistance between the ends of every resistor, (cells, networks)."""
+        nodes = len(self.diagonal)
+        resistance = np.zeros((cells, self.diagonal.shape[1]))
+        resistance[:nodes] += self.diagonal
+        resistance[1:] += self.diagonal[: cells - 1]
+        resistance[1:nodes] -= 2.0 * self.along_path
+        return resistance
+
+    def drops(self, cells: int) -> Array:
+        """Return the drop of the potential over every resistor, shape (cells, networks)."""
+        drop = np.zeros((cells, self.solution.shape[1]))
+        drop[: len(self.solution)] += self.solution
+        drop[1:] -= self.solution[: cells - 1]
+        return drop
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Batch:
@@ -512,7 +603,9 @@ def _batches(
     step = max(1, BATCH_ENTRIES // (network.blocks * network.order**2))
     for start in range(0, len(nodes), step):
         s, w = nodes[start : start + step], weights[start : start + step]
-        potentials = network.solve(1.0 / mass, 1.0 / s, space.total / s, source)
+        potentials = network.solve(
+            *space.conductances(mass, s), at_last=space.total / s, source=source
+        )
         sigma = np.ones_like(s)
         if space.has_center and source is not None:
             sigma = float(space.pi @ ratio) - source @ potentials.solution
@@ -531,20 +624,13 @@ def _cell_norms(space: WindowSpace, mass: Array, log_precision: float) -> Array:
     """
     if space.symmetric_network is not None:
         return _symmetric_cell_norms(space, space.symmetric_network, mass, log_precision)
-    n, m, norms = space.cells, space.network.nodes, np.zeros(space.cells)
+    n, norms = space.cells, np.zeros(space.cells)
     for batch in _batches(space, mass, log_precision=log_precision):
         potentials = batch.potentials
-        # effective resistance between the ends of every resistor of the path
-        resistance = np.zeros((n, len(batch.s)))
-        resistance[:m] += potentials.diagonal
-        resistance[1:] += potentials.diagonal[: n - 1]
-        resistance[1:m] -= 2.0 * potentials.along_path
-        share = 1.0 - resistance / mass[:, None]
+        share = 1.0 - potentials.resistances(n) / mass[:, None]
         if space.has_center:
-            drop = np.zeros_like(share)
-            drop[:m] += potentials.solution
-            drop[1:] -= potentials.solution[: n - 1]
-            share -= (drop + space.pi[:, None]) ** 2 / (mass[:, None] * batch.sigma)
+            drop = potentials.drops(n) + space.pi[:, None]
+            share -= drop**2 / (mass[:, None] * batch.sigma)
         norms += (share / mass[:, None]) @ batch.w
     return np.maximum(norms, 0.0)
 
@@ -562,7 +648,7 @@ def _symmetric_cell_norms(
     step = max(1, BATCH_ENTRIES // (network.blocks * network.order**2))
     for start in range(0, len(nodes), step):
         s, w = nodes[start : start + step], weights[start : start + step]
-        diagonal, along_path, solution = network.potentials(1.0 / mass, 1.0 / s, source)
+        diagonal, along_path, solution = network.potentials(*space.conductances(mass, s), source)
         if source is None:
             # the path begins at node 0, which is not ground
             resistance = diagonal[:half] + diagonal[1 : half + 1] - 2.0 * along_path[:half]
@@ -586,7 +672,7 @@ class WindowSolution(DualSolution):
     """Dual weights for windows, with the strategy that they determine and its gap.
 
     All variances are in counts^2 at privacy cost 1.  If only a residual space is measured, they are
-    the variances of the windows' components in this space.
+    the variances of the queries' components in this space.
 
     Attributes
     ----------
@@ -595,32 +681,68 @@ class WindowSolution(DualSolution):
 
     space: WindowSpace
 
-    @cached_property
+    @property
     def window_variances(self) -> Array:
         """Variance of every window, shape (windows,)."""
+        return self.variances[0]
+
+    @cached_property
+    def variances(self) -> tuple[Array, Array, Array]:
+        """Variances of every window, of every prefix and of every cell.
+
+        The shapes are (windows,), (n,) and (n,).  The variances of prefixes and cells are finite
+        only if these queries are in the span of the measured ones.
+        """
+        # A query is a difference of two nodes of the network, or one node.  Before the scaling to
+        # sensitivity 1, its variance is sum_j w_j / s_j times the effective resistance between both
+        # nodes in network j, plus a term for the center.
+        n, nodes = self.space.cells, self.space.network.nodes
+        windows, prefixes, cells = np.zeros(self.space.gram.count), np.zeros(n), np.zeros(n)
+        for batch in _batches(self.space, self.dual):
+            potentials, weights = batch.potentials, batch.w / batch.s
+            windows += self._window_squares(batch) @ weights
+            squares, of_cells = potentials.diagonal, potentials.resistances(n)
+            if self.space.has_center:
+                squares = squares + potentials.solution**2 / batch.sigma
+                of_cells += potentials.drops(n) ** 2 / batch.sigma
+            prefixes[:nodes] += squares @ weights
+            cells += of_cells @ weights
+        windows, prefixes, cells = (
+            np.maximum(v, 0.0) * self.norms.max() for v in (windows, prefixes, cells)
+        )
+        return windows, prefixes, cells
+
+    def _window_squares(self, batch: _Batch) -> Array:
+        """Return the summand of every network in the variance of every window.
+
+        The shape is (windows, networks).
+        """
+        space, nodes, potentials = self.space, self.space.network.nodes, batch.potentials
         # A window is the difference between its last node (``upper``) and the node before its first
-        # one (``lower``).  Before the scaling to sensitivity 1, its variance is sum_j w_j / s_j
-        # times the effective resistance between both nodes in network j, plus a term for the
-        # center.
-        space, network = self.space, self.space.network
+        # one (``lower``).  The potential of nodes that do not exist is 0.
         lower = np.arange(-1, space.cells - space.gram.width)
         upper = lower + space.gram.width
-        # differences at ground are 0
-        has_lower, has_upper = lower >= 0, upper < network.nodes
-        variances = np.zeros(space.gram.count)
-        for batch in _batches(space, self.dual):
-            potentials = batch.potentials
-            by_network = np.zeros((len(variances), len(batch.s)))
-            by_network[has_lower] += potentials.diagonal[lower[has_lower]]
-            by_network[has_upper] += potentials.diagonal[upper[has_upper]]
-            by_network[has_lower & has_upper] -= 2.0 * potentials.along_links
-            if space.has_center:
-                component = np.zeros_like(by_network)
-                component[has_lower] -= potentials.solution[lower[has_lower]]
-                component[has_upper] += potentials.solution[upper[has_upper]]
-                by_network += component**2 / batch.sigma
-            variances += by_network @ (batch.w / batch.s)
-        return np.asarray(np.maximum(variances, 0.0) * self.norms.max())
+        has_lower, has_upper = lower >= 0, upper < nodes
+        squares = np.zeros((space.gram.count, len(batch.s)))
+        squares[has_lower] += potentials.diagonal[lower[has_lower]]
+        squares[has_upper] += potentials.diagonal[upper[has_upper]]
+        squares[has_lower & has_upper] -= 2.0 * potentials.along_links
+        if space.has_center:
+            component = np.zeros_like(squares)
+            component[has_lower] -= potentials.solution[lower[has_lower]]
+            component[has_upper] += potentials.solution[upper[has_upper]]
+            squares += component**2 / batch.sigma
+        return squares
+
+    def total_variance(self, gram: WindowGram | IntervalGram) -> float:
+        """Return the sum of weight times variance of all queries, without the total.
+
+        ``gram`` has windows of this width, or has marginal, prefix and suffix queries only.
+        """
+        windows, prefixes, cells = (float(v.sum()) for v in self.variances)
+        if isinstance(gram, WindowGram):
+            return gram.weight * windows + gram.prefix * prefixes + gram.marginal * cells
+        return (gram.prefix + gram.suffix) * prefixes + gram.marginal * cells
 
     def total_center(self) -> Array:
         """Return the center whose residual space is measured independently of the total.

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,12 @@ from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals.decomposition import wide_window_gram
 from engine.residuals.dual_solver import Options, Solution
+from engine.residuals.halves import SLAB_ENTRIES, Halves, are_symmetric
 from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.operators import Chain, CosineMatrix, Operator
 from engine.residuals.recent_weights import recent_weights
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
+from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
@@ -42,55 +44,22 @@ from engine.residuals.window_solver import (
 )
 from engine.workload import Part
 
-# weights or centers count as symmetric if their reversal differs by at most this share
-SYMMETRY_TOLERANCE = 1e-9
-# largest number of entries of strategy rows that are computed at once
-SLAB_ENTRIES = 1 << 22
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Halves:
+class _WindowHalves(Halves):
     """Orthonormal basis of the vectors with one entry per window.
 
     Attributes
     ----------
     gram : the windows.
-    is_divided : True for a basis of the symmetric vectors and one of the antisymmetric vectors.
-        False for the unit vectors as a single part of the basis.
     """
 
     gram: WindowGram
-    is_divided: bool
 
-    @property
-    def half(self) -> int:
-        """Number of antisymmetric basis vectors."""
-        return self.gram.count // 2
-
-    @property
-    def parts(self) -> int:
-        """Number of parts of the basis."""
-        return 2 if self.is_divided else 1
-
-    def split(self, vectors: Array) -> list[Array]:
-        """Return the coordinates of k vectors, shape (k, windows), for every part of the basis."""
-        if not self.is_divided:
-            return [vectors]
-        half, count = self.half, self.gram.count
-        first, mirrored = vectors[:, :half], vectors[:, ::-1][:, :half]
-        middle = vectors[:, half : count - half]
-        symmetric = np.concatenate([math.sqrt(0.5) * (first + mirrored), middle], axis=1)
-        return [symmetric, math.sqrt(0.5) * (first - mirrored)]
-
-    def join(self, coordinates: Sequence[Array]) -> Array:
-        """Return k vectors, shape (k, windows), from the coordinates that `split` returns."""
-        if not self.is_divided:
-            return coordinates[0]
-        half = self.half
-        symmetric, antisymmetric = coordinates
-        first = math.sqrt(0.5) * (symmetric[:, :half] + antisymmetric)
-        last = math.sqrt(0.5) * (symmetric[:, :half] - antisymmetric)
-        return np.concatenate([first, symmetric[:, half:], last[:, ::-1]], axis=1)
+    @classmethod
+    def of(cls, gram: WindowGram, *, is_divided: bool) -> _WindowHalves:
+        """Return the basis for these windows."""
+        return cls(count=gram.count, is_divided=is_divided, gram=gram)
 
     @cached_property
     def relation(self) -> Array | None:
@@ -105,7 +74,7 @@ class _Halves:
         return np.asarray(self.split(is_in_sum[None].astype(float))[0][0])
 
 
-def _cholesky_factors(solution: WindowSolution, halves: _Halves) -> list[Array]:
+def _cholesky_factors(solution: WindowSolution, halves: _WindowHalves) -> list[Array]:
     """Return the Cholesky factors of the blocks of R, one per part of the basis.
 
     R is the root of W diag(mu) W^T, with the windows W and the dual weights mu.  If W has dependent
@@ -116,7 +85,7 @@ def _cholesky_factors(solution: WindowSolution, halves: _Halves) -> list[Array]:
     factors = []
     for part in range(halves.parts):
         squares, U = scipy.linalg.eigh(
-            _squared_block(solution, halves, part), overwrite_a=True, check_finite=False
+            halves.block(partial(_squares, solution), part), overwrite_a=True, check_finite=False
         )
         has_relation = part == 0 and halves.relation is not None
         if has_relation:
@@ -128,23 +97,6 @@ def _cholesky_factors(solution: WindowSolution, halves: _Halves) -> list[Array]:
         block = U @ U.T
         factors.append(scipy.linalg.cholesky(block, lower=True, overwrite_a=True))
     return factors
-
-
-def _squared_block(solution: WindowSolution, halves: _Halves, part: int) -> Array:
-    """Return the block of W diag(mu) W^T on one part of the basis."""
-    count, half = halves.gram.count, halves.half
-    if not halves.is_divided:
-        every = np.arange(count)
-        return _squares(solution, every, every)
-    first, sign = np.arange(half), (1.0, -1.0)[part]
-    pairs = _squares(solution, first, first)
-    pairs += sign * _squares(solution, first, count - 1 - first)
-    if part == 1 or count == 2 * half:
-        return pairs
-    # the symmetric vectors include the unit vector of the window in the middle
-    middle = np.array([half])
-    across = math.sqrt(2.0) * _squares(solution, first, middle)
-    return np.block([[pairs, across], [across.T, _squares(solution, middle, middle)]])
 
 
 def _squares(solution: WindowSolution, rows: Index, columns: Index) -> Array:
@@ -173,7 +125,7 @@ class WindowTables(Operator):
     factors : Cholesky factors of these blocks.
     """
 
-    halves: _Halves
+    halves: _WindowHalves
     factors: Sequence[Array]
     transposed: bool = False
 
@@ -310,7 +262,9 @@ class WindowMatrices(StrategyMatrices):
 
     def _computed(self) -> tuple[Array, Chain]:
         solution, n = self.solution, self.cells
-        halves = _Halves(gram=self.gram, is_divided=self._is_symmetric)
+        halves = _WindowHalves.of(
+            self.gram, is_divided=are_symmetric(solution.space.pi, solution.dual)
+        )
         scale = math.sqrt(float(solution.norms.max()))
         with threads_for(n):
             factors = _cholesky_factors(solution, halves)
@@ -319,14 +273,7 @@ class WindowMatrices(StrategyMatrices):
         tables = WindowTables(halves=halves, factors=factors)
         return rows, Chain(first=CosineMatrix(cells=n).T, second=tables, scale=scale)
 
-    @property
-    def _is_symmetric(self) -> bool:
-        return all(
-            np.abs(v - v[::-1]).max() <= SYMMETRY_TOLERANCE * np.abs(v).max()
-            for v in (self.solution.space.pi, self.solution.dual)
-        )
-
-    def _rows(self, halves: _Halves, factors: Sequence[Array]) -> Array:
+    def _rows(self, halves: _WindowHalves, factors: Sequence[Array]) -> Array:
         """Return the strategy rows L^-1 W for the Cholesky factors of all blocks."""
         from scipy.linalg.lapack import dtrtri
 
@@ -405,17 +352,17 @@ def window_solution(
     center: Array | None = None,
     start: Array | None = None,
 ) -> Solution:
-    """Return a strategy of windows on a residual space, with its gap.
+    """Return a strategy of windows and other queries on a residual space, with its gap.
 
     Parameters
     ----------
-    gram : the windows, without a weight of the total.
+    gram : weights of the queries, without a weight of the total.
     options : stopping rule of the search.
     dual : dual weights of an earlier search, shape (n,); if given, they determine the strategy and
         there is no search.
     center : center of the residual space, shape (n,); None for a uniform one.
     start : initial weights of the search, shape (n,); None for those of the last search for these
-        windows in the same planning call, or equal weights if there was none.
+        queries in the same planning call, or equal weights if there was none.
     """
     space, recent = WindowSpace(gram=gram, center=center), recent_weights()
     if dual is None:
@@ -429,8 +376,9 @@ def window_solution(
         recent[space.key] = solution.dual
     else:
         solution = evaluate(space, dual)
-    return deferred_solution(
-        WindowStrategy,
-        WindowMatrices(solution=solution),
-        is_proved=dual is not None or solution.gap <= options.gap,
-    )
+    is_proved = dual is not None or solution.gap <= options.gap
+    if gram.others is None:
+        return deferred_solution(
+            WindowStrategy, WindowMatrices(solution=solution), is_proved=is_proved
+        )
+    return deferred_solution(WindowMixStrategy, MixMatrices(solution=solution), is_proved=is_proved)
