@@ -8,8 +8,8 @@ runs, without the checks, the tests of files that changed since a git revision, 
 branch left main.  The exit code is 0 only when everything passed.
 
 Checks and tests whose programs or packages (`tests/requirements.py`) are missing are left out; the
-last line names them and the commands that install them.  If the environment sets CI, anything
-missing is an error.
+last line names them and the commands that install them.  With --checks, a check whose program is
+missing fails.  If the environment sets CI, anything missing is an error.
 """
 
 import argparse

@@ -138,7 +138,10 @@ def tests_of(file: str) -> set[str]:
 
 
 def selection(files: Iterable[str]) -> list[str]:
-    """Return the test files that belong to changed files, in order."""
+    """Return the test files of changed files, sorted; slow tests only if they changed themselves.
+
+    `RULES` is included if any file changed.
+    """
     changed = list(files)
     tests = {test for file in changed for test in tests_of(file)} | ({RULES} if changed else set())
     return sorted(test for test in tests if not test.startswith(SLOW) or test in changed)

@@ -1,4 +1,4 @@
-"""Code lists with levels: a small one with two hierarchies, and one as wide as the counties."""
+"""Code lists with levels: a small one with two hierarchies, and one with thousands of counties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons in worker processes: scripts without a main guard, no `resource`, failures."""
+"""Comparisons in worker processes: scripts without a main guard, failures and cancellation."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_worker_over_time_limit_is_ended() -> None:
     assert failure == Failed(reason="It took more than 0 s and was ended.")
 
 
-def sleepers() -> list[psutil.Process]:
+def worker_processes() -> list[psutil.Process]:
     """Return the running processes of the worker pools that this process started."""
     servers = [p for p in psutil.Process().children() if "_workers" in " ".join(p.cmdline())]
     return [child for server in servers for child in server.children() if child.is_running()]
@@ -91,10 +91,10 @@ def sleepers() -> list[psutil.Process]:
 def test_cancelled_comparison_ends_worker_processes() -> None:
     workers: list[psutil.Process] = []
     # worker pools of other tests may still run
-    others = sleepers()
+    others = worker_processes()
 
     def stop(fraction: float, labels: list[str]) -> None:
-        workers.extend(one for one in sleepers() if one not in others)
+        workers.extend(one for one in worker_processes() if one not in others)
         if len(workers) >= 2:
             raise Cancelled("enough")
 

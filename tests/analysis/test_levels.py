@@ -1,4 +1,4 @@
-"""Errors and answers of the areas of one level."""
+"""Errors and answers for the areas of one level of a code list, for example all counties."""
 
 from __future__ import annotations
 

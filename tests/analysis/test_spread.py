@@ -66,8 +66,8 @@ def test_queries_without_noise_are_within_every_tolerance() -> None:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the limit to 500 distinct variances, above which distributions are sampled."""
+def low_sampling_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sample distributions that can have more than 500 distinct variances."""
     module = importlib.import_module("engine.analysis.error_distribution")
     monkeypatch.setattr(module, "MAX_UNSAMPLED_QUERIES", 500)
     monkeypatch.setattr(module, "SAMPLED_QUERIES", 3000)
@@ -76,7 +76,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     error_distribution.cache_clear()
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("low_sampling_limit")
 def test_error_distribution_above_limit_is_exact() -> None:
     for family, schema in (("marginal", shapes.numeric(9, 8, 7)), ("range", shapes.numeric(9, 5))):
         result = plan(Workload.all_ways(schema, (1, 2, 3)[: len(schema.names)], family), ONE)
@@ -127,7 +127,7 @@ def test_variances_equal_up_to_rounding_are_merged() -> None:
     ]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("low_sampling_limit")
 def test_sampled_distribution_is_labelled_and_conservative() -> None:
     result = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
     distribution, errors = error_distribution(result), stds(result)
@@ -142,7 +142,7 @@ def test_sampled_distribution_is_labelled_and_conservative() -> None:
     assert 0.5 <= (stds(plan(result.workload, budget)) <= 4.0).mean() < 0.55
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("low_sampling_limit")
 def test_thinned_distribution_keeps_percentiles() -> None:
     result = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
     distribution = error_distribution(result)

@@ -20,10 +20,10 @@ from tests.waiting import CEILING
 
 
 class SinglePagesManager(PagesManager):
-    """Pages manager for AppTest, with which sessions do not search for a `pages` folder.
+    """Pages manager for AppTest that keeps sessions from searching for a `pages` folder.
 
-    AppTest resets the attribute `uses_pages_directory` of this class. Streamlit reads the attribute
-    of the base class, which stays False.
+    Streamlit searches if `PagesManager.uses_pages_directory` is not False.  AppTest resets the
+    attribute of the class that it uses; because that is this subclass, `PagesManager` keeps False.
     """
 
 

@@ -23,7 +23,10 @@ HRC = "North\n@01\n@02\nSouth\n@03\n"
 
 
 def fill(session: Session, **fields: Any) -> Session:
-    """Set fields of the code list form, by their names without the serial number of the form."""
+    """Set fields of the code list form.
+
+    The key of a field ends in the serial number of the form, which this function appends.
+    """
     serial = session.app.session_state[code_list_form.SERIAL] if serial_is_set(session) else 0
     return session.set(**{f"code_list_{name}_{serial}": text for name, text in fields.items()})
 

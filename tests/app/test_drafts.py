@@ -90,8 +90,8 @@ def test_public_table_draft_requires_declaration() -> None:
 NAMES_ONLY = "Of the records, only the"
 
 
-def grid_names(session: Session) -> list[str]:
-    """Return the columns in the grid that have no values yet."""
+def names_without_values(session: Session) -> list[str]:
+    """Return the names in the rows of the grid that have no values yet."""
     return [row["name"] for row in session.app.session_state[grid.INCOMPLETE]]
 
 
@@ -99,18 +99,18 @@ def test_records_uploaded_as_schema_give_names_only() -> None:
     session = upload(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
     assert session.studio.schema is None
     assert NAMES_ONLY in session.text()
-    assert grid_names(session) == list(demo_schema("survey").names)
+    assert names_without_values(session) == list(demo_schema("survey").names)
     assert max(map(len, session.app.session_state["only_here"]["columns_of_records"])) < 30
     session = upload(session, "schema.csv", demo_schema("survey").to_csv().encode())
     assert session.studio.schema == demo_schema("survey")
     assert NAMES_ONLY not in session.text()
-    assert grid_names(session) == []
+    assert names_without_values(session) == []
 
 
 def test_records_with_semicolons_give_names_only() -> None:
     session = upload(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
     assert "3 column names" in session.text()
-    assert grid_names(session) == ["Kennung", "Größe", "Einkommen"]
+    assert names_without_values(session) == ["Kennung", "Größe", "Einkommen"]
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.csv.gz"])
@@ -118,12 +118,12 @@ def test_records_of_any_format_give_names_only(name: str, tmp_path: Path) -> Non
     frame = pd.DataFrame({"age": [31], "sex": ["F"]})
     path = tmp_path / name
     frame.to_parquet(path) if name.endswith("parquet") else frame.to_csv(path, index=False)
-    assert grid_names(upload(Session(), name, path.read_bytes())) == ["age", "sex"]
+    assert names_without_values(upload(Session(), name, path.read_bytes())) == ["age", "sex"]
 
 
 def test_large_records_file_gives_names_only() -> None:
     content = b"age,sex\n" + b"31,F\n" * 3_000_000
-    assert grid_names(upload(Session(), "x.csv", content)) == ["age", "sex"]
+    assert names_without_values(upload(Session(), "x.csv", content)) == ["age", "sex"]
 
 
 def write_workbook(rows: list[list[object]]) -> bytes:
@@ -271,7 +271,7 @@ def test_records_of_any_text_format_give_names_only(name: str, content: str) -> 
     assert session.studio.schema is None
     assert not session.errors()
     assert NAMES_ONLY in session.text()
-    assert grid_names(session) == ["age", "sex"]
+    assert names_without_values(session) == ["age", "sex"]
 
 
 @pytest.mark.parametrize(

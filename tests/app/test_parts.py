@@ -1,4 +1,4 @@
-"""Modules of the pages: state, schema table, code, files and coding rules."""
+"""Modules of the pages: request state, schema grid, Python code, files and coding rules."""
 
 from __future__ import annotations
 

@@ -148,14 +148,14 @@ def test_sheet_of_records_after_demo_shows_only_its_columns() -> None:
     assert [row["name"] for row in session.app.session_state[grid.BASE]] == ["x", "y"]
 
 
-def saved_files(session: Session) -> dict[str, bool]:
+def download_buttons(session: Session) -> dict[str, bool]:
     """Map the label of each download button to whether the button is enabled."""
     return {b.label: not b.disabled for b in session.app.get("download_button")}
 
 
 def test_project_is_saved_in_all_forms() -> None:
     session = wait(open_demo("census")).go("start")
-    assert saved_files(session) == dict.fromkeys(
+    assert download_buttons(session) == dict.fromkeys(
         ("Project (JSON)", "Schema (JSON)", "Schema (CSV)", "Workload (JSON)", "Plan (JSON)"), True
     )
 
@@ -165,7 +165,7 @@ def test_plan_that_was_not_computed_cannot_be_saved() -> None:
         workload=Workload.all_ways(demo_schema("panel"), (1,)), budget=Budget(pcost=0.7123)
     )
     session = Session(plan=permalink.packed(request)).go("start")
-    assert not saved_files(session)["Plan (JSON)"]
+    assert not download_buttons(session)["Plan (JSON)"]
 
 
 def test_project_file_restores_the_request() -> None:

@@ -48,7 +48,7 @@ def halve_noise_scale() -> Iterator[None]:
 
 @contextmanager
 def reuse_noise_of_block() -> Iterator[None]:
-    """Plant a bug: a block gets the rescaled noise of an earlier block of equal size."""
+    """Plant a bug: two blocks of measurements of equal size get the same noise, rescaled."""
     # ``earlier`` maps a number of measurements to (variance, noise) of a block.  The entry is
     # removed when another block with this number of measurements has used its noise.
     real, earlier = grid.discrete_gaussian, dict[int, tuple[float, Array]]()

@@ -62,7 +62,7 @@ def pairs_in_both_orders():
 
 
 def transposed_pairs():
-    """Return random queries on each pair of attributes, with a symmetric Gram matrix.
+    """Return random queries and prefix queries on each pair of attributes.
 
     Exchanging the two attributes of a pair changes single queries but not the Gram matrix.
     """
@@ -172,10 +172,11 @@ def test_symmetric_pairs_match_nuclear_norm(name):
 
 
 def every_composition(n, d):
-    """Return all compositions of ``d`` attributes with values 0 to n - 1, and that of each cell.
+    """Return all compositions of ``d`` attributes with values 0 to n - 1.
 
-    A composition counts the attributes that have each value.  The result is (compositions, an array
-    of shape (number of compositions, n); index of the composition of each of the n^d cells).
+    The composition of a cell is a row of n counts: how many of the attributes have each value.
+    Returns (distinct compositions, shape (compositions, n); index of the composition of each of
+    the n^d cells).
     """
     cells = np.array(list(itertools.product(range(n), repeat=d)))
     return np.unique(

@@ -149,9 +149,9 @@ THEME_APPLIED = """(scheme) => {
 class Visit:
     """A page of the app, and the problems that occurred on it.
 
-    The object is created before the page opens an address, so that no message is missed. If a
-    page keeps changing until the time limit, a picture of it is always saved; other pictures are
-    saved only if ``saves_pictures`` is true.
+    The object is created before the page opens an address, so that no message is missed.
+    Pictures are saved only if ``saves_pictures`` is true, except the picture of a page that still
+    changes at the time limit.
     """
 
     page: Page

@@ -98,7 +98,7 @@ def open_visit(**options: Any) -> Iterator[Visit]:
 
 
 def open_page(visit: Visit, name: str) -> None:
-    """Open a page and wait for its computations, at most MAX_WAIT.
+    """Open a page and wait for its computations, at most MAX_WAIT (not on the page Learn).
 
     On the Release page, a rehearsal is started first.
     """

@@ -1,4 +1,4 @@
-"""Page Coarse or fine in a browser: rehearsal, first measurement, decision, second measurement."""
+"""Page "Coarse or fine" in a browser: rehearsal, both measurements and the decision."""
 
 from __future__ import annotations
 

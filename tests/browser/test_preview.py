@@ -20,7 +20,7 @@ UNIFORM_PATH = f"preview?{permalink.NAME}={permalink.packed(UNIFORM)}"
 
 
 def is_in_window(visit: Visit, locator: Locator) -> bool:
-    """Return whether the upper 36 pixels of an element are in the window."""
+    """Return whether the left edge and the upper 36 pixels of an element are in the window."""
     box, window = locator.first.bounding_box(), visit.page.viewport_size
     return (
         box["y"] >= 0

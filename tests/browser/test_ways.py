@@ -35,7 +35,7 @@ def census_workload() -> Workload:
 
 
 def write_older_link(studio: RequestState) -> str:
-    """Return a link in the format of versions without tuned centers and neighbours."""
+    """Return the request as the text in a link of versions without tuned centers and neighbours."""
     document = json.loads(studio.to_json())
     document["question"]["options"] = {}
     document["budget"] = {"pcost": 1.0}

@@ -45,7 +45,7 @@ class Tour:
         self.frames.append(image)
 
     def go(self, page: str) -> None:
-        """Open another page by the sidebar, in the same session."""
+        """Open another page through the sidebar, in the same session."""
         with self.visit.run():
             self.visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name=page).click()
 

@@ -20,7 +20,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def case_text(path: Path) -> str:
-    """Return the drafted attributes, counts and refused values of a public file."""
+    """Return the drafted attributes and counts of a file as text, or why the file is refused."""
     lines = [path.name]
     try:
         draft = draft_of_public(path)

@@ -24,9 +24,9 @@ def make_plan(workload, pcost=1.0, mechanism="querysmasher", **options):
 
 
 def rows_of(plan_schema, blocks):
-    """Return the strategy rows, times their weights and divided by the noise of their block.
+    """Return the weighted strategy rows, each divided by the noise of its block.
 
-    Shape (measurements, cells of the domain).
+    The shape is (measurements, cells of the domain).
     """
     rows = [np.zeros((0, math.prod(a.size for a in plan_schema.attributes)))]
     for block in blocks.values():

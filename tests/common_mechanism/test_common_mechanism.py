@@ -30,7 +30,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def assert_identities(both):
-    """Assert common <= M_i and common + residual_i = M_i for the privacy cost matrices."""
+    """Assert common <= M_i and common + residual_i = M_i for the cost matrices of mechanisms i."""
     common = cost_of(both.common)
     for M, rest in zip(both.mechanisms, both.residuals, strict=True):
         assert np.linalg.eigvalsh(cost_of(M) - common)[0] >= -1e-9 * cost_of(M).max()

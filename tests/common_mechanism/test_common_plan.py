@@ -44,10 +44,10 @@ def by_sex(*edges):
 
 
 def by_level(*levels):
-    """Return one plan per level of places.
+    """Return one plan per level of the attribute "place".
 
-    Each plan has two groups of queries: areas of its level by sex and prefixes of age, and areas
-    by age.
+    Each plan counts the areas of its level in two groups of queries: by sex and prefixes of age,
+    and by age.
     """
     schema = Schema(
         [code_lists.SCHEMA["sex"], code_lists.SCHEMA["place"], code_lists.SCHEMA["age"]]
@@ -270,7 +270,7 @@ def query_rows(group):
 
 
 def exact_answers(plan_schema, blocks, table):
-    """Return the answers of each block without noise, for a table of all cells."""
+    """Return the answers of each block without noise, for a table of counts of all cells."""
     names, out = list(plan_schema.names), {}
     for space, block in blocks.items():
         away = tuple(i for i, name in enumerate(names) if name not in space)

@@ -1,1 +1,1 @@
-"""Tests of the page Coarse or fine."""
+"""Tests of the page "Coarse or fine"."""

@@ -1,4 +1,4 @@
-"""Records and a ledger for the page Coarse or fine."""
+"""Records and a ledger for the page "Coarse or fine"."""
 
 from __future__ import annotations
 

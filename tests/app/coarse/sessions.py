@@ -1,4 +1,4 @@
-"""Sessions on the page Coarse or fine with a small schema."""
+"""Sessions on the page "Coarse or fine" with a small schema."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_look_step(
     """Open the step of the first measurement (the look) with ledger, records and dataset chosen.
 
     ``rule`` sets fields of the selection rule.  A non-empty ``confirmation`` is typed into its
-    field, and the page is run until no job is left.
+    field.  The page is run until no job is left.
     """
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
     place = {"coarse_step": PAYER, "ledger_path": str(ledger.path), "records_path": str(records)}

@@ -1,4 +1,4 @@
-"""Page Coarse or fine without records: analyses, rule, rehearsal and code."""
+"""Page "Coarse or fine" without records: analyses, rule, rehearsal and code."""
 
 from __future__ import annotations
 

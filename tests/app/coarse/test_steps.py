@@ -1,4 +1,4 @@
-"""Page Coarse or fine with records: first and second measurement, decision and resumption."""
+"""Page "Coarse or fine" with records: first and second measurement, decision and resumption."""
 
 from __future__ import annotations
 

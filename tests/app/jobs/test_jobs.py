@@ -1,4 +1,4 @@
-"""Background jobs: queue, workers, cancellation, holders and files."""
+"""Background jobs: queue, workers, cancellation, files, and the sessions that hold a job."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def row_kinds(ledger: Ledger) -> list[str]:
 
 
 def answers_on_page(session: Session, index: int = 0) -> pd.DataFrame:
-    """Return the answers in list ``index`` of the page, without the columns of their quality."""
+    """Return the table of answers with this index on the page, without its columns on quality."""
     lists = [frame.value for frame in session.app.dataframe if "quality" in frame.value]
     table = lists[index]
     assert set(table["quality"]) <= {"publishable", "doubtful", "noise"}

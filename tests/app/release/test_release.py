@@ -38,7 +38,7 @@ from tests.app.session import UNIFORM, Session, demo_plan, open_demo, wait
 def publish_after_two_stops(
     source: dict[str, str], files: dict[str, str]
 ) -> tuple[dict[str, Any], Path]:
-    """Cancel the publication twice; return its third result and the checkpoint folder."""
+    """Cancel a publication twice; return the result of the third attempt and its checkpoints."""
     checkpoint = private_tempdir.checkpoint_folder("a job")
     messages = list[str]()
 

@@ -1,4 +1,4 @@
-"""Requests as addresses, stored names and Python code."""
+"""Requests written as page addresses, as short names of stored requests, and as Python code."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_history_keeps_limited_number_of_steps() -> None:
 
 
 def press_if_enabled(session: Session, key: str) -> None:
-    """Press a button unless it is disabled because its tables are already in the workload."""
+    """Press a button unless it is disabled, as when its tables are already in the workload."""
     if not next(b for b in session.app.button if b.key == key).disabled:
         session.press(key)
 

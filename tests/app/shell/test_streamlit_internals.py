@@ -1,4 +1,4 @@
-"""Private interface of Streamlit: one module, checked at start."""
+"""Private parts of Streamlit: only one module uses them, and checks them when the app starts."""
 
 from __future__ import annotations
 
