@@ -94,7 +94,8 @@ def document_readers():
     ("read", "document"), [*document_readers()], ids=["workload", "schema", "options"]
 )
 def test_read_hostile_values_raises_named_error(read, document) -> None:
-    assert refused_share(read, document, 1, 150) > 0.9
+    # Other errors than EngineError fail in `refused_share`. Some changed values are valid by chance.
+    assert refused_share(read, document, seed=1, count=150) > 0.9
 
 
 def changed_zip(path: Path, name: str, content: bytes, target: Path) -> Path:

@@ -146,6 +146,20 @@ class Choice:
     seq: int
     utc: str
 
+    @property
+    def author(self) -> str:
+        """Who decided, and why: "the rule", or the person, with the reason in parentheses.
+
+        >>> what = {"option": "stop", "verdict": "1-way", "rule": {}}
+        >>> Choice(**what, by="A. Reader", reason="too noisy.", seq=3, utc="").author
+        'A. Reader, against the rule (too noisy)'
+        """
+        if not self.by:
+            return "the rule"
+        overruled = ", against the rule" if self.verdict not in (None, self.option) else ""
+        reason = self.reason.rstrip(". ")
+        return f"{self.by}{overruled}" + (f" ({reason})" if reason else "")
+
 
 @dataclass(frozen=True)
 class StepCosts:

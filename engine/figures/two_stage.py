@@ -391,8 +391,7 @@ def _deciders(
         if rule is not None and verdict is not None:
             sentences.append(_upper_first(f"{after}{_lower_first(verdict_reason(rule, verdict))}"))
         if choice.by:
-            reason = choice.reason.rstrip(". ")
-            sentences.append(f"{after}{choice.by} decided against the rule ({reason}).")
+            sentences.append(_upper_first(f"{after}the decision was made by {choice.author}."))
         else:
             by_rule += 1
     if by_rule:

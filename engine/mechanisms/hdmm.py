@@ -122,8 +122,9 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
     """Return the trace t_B of every residual space B, in counts^2.
 
     t_B is a sum over all queries.  The term of a query is its weight times the squared norm of its
-    component in B, as a table with the attributes B alone.  The error of a marginal strategy
-    depends on the workload only through t_B.
+    component in B.  The component is taken as a table on the attributes B, and is not repeated over
+    the other attributes.  The error of a marginal strategy depends on the workload only through
+    t_B.
 
     Source: HDMM, theorem 10.
 

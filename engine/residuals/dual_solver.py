@@ -846,8 +846,8 @@ class FourierProblem(DualProblem):
         coefficients, matrix_of = self._fourier()
         nonzero = coefficients > NULL_SHARE * coefficients.max()
         eigenvalues = np.where(nonzero, np.sqrt(coefficients), 0.0)
-        # X is invariant under rotation, so every cell has the same privacy cost, the sum of the
-        # eigenvalues divided by the number of cells; it is scaled to 1
+        # With uniform centers X is invariant under rotation, so every cell has the same privacy
+        # cost: the sum of the eigenvalues divided by the number of cells. It is scaled to 1.
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
         inverse_half = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)

@@ -127,8 +127,8 @@ def read_period(text: str, date_format: str | None = None) -> Period | None:
 def _period(parts: dict[str, str | None]) -> Period | None:
     """Return the period of a parsed text; None if it is not in the calendar, such as month 13.
 
-    ``parts`` has the keys Y, m, d, H, M, S, q (quarter) and zone. The value of a key is its text,
-    or None if the parsed text does not contain it.
+    Each key of ``parts`` is one of Y, m, d, H, M, S, q (quarter) and zone. Its value is the text of
+    this part. A part that the parsed text does not contain is absent or None.
     """
     year, month, day = (int(parts.get(key) or 1) for key in "Ymd")
     if quarter := parts.get("q"):

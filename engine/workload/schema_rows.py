@@ -344,7 +344,7 @@ def _edges_example(text: str) -> str:
     ends = [(float(match[1]), float(match[2])) for match in ranges if match is not None]
     edges = [*(first for first, _ in ends), *(last for _, last in ends[-1:])]
     is_increasing = all(low < high for low, high in itertools.pairwise(edges))
-    # Each interval begins at the end of the previous one, or at the next integer.
+    # There is a gap unless each interval begins at the end of the previous one, or 1 above it.
     has_gap = any(
         start - end not in (0.0, 1.0) for (_, end), (start, _) in itertools.pairwise(ends)
     )

@@ -103,10 +103,12 @@ def test_summary_text_numbers_looks_without_rule() -> None:
     assert "Measurement 2 showed this share of reliable cells" in text
 
 
-def test_summary_text_of_override_names_the_person() -> None:
-    choice = replace(CHOICE, option="1-way", by="A. Reader", reason="totals matter most")
+def test_summary_text_without_rule_names_the_person() -> None:
+    choice = replace(
+        CHOICE, option="1-way", verdict=None, by="A. Reader", reason="totals matter most"
+    )
     text = figures.summary_text("office", [choice], [None], [0.1, 0.9], COMMON)
-    assert "A. Reader decided against the rule (totals matter most)." in text
+    assert "The decision was made by A. Reader (totals matter most)." in text
     assert "No rule was recorded" in text
     assert "as much as" not in text
     assert "in all" not in text
@@ -125,7 +127,7 @@ def test_summary_text_of_stop_counts_lost_attempts() -> None:
 
 def test_summary_text_of_chain_states_every_rule() -> None:
     stricter = replace(RULE, snr=8.0)
-    person = replace(CHOICE, by="A. Reader", reason="totals matter most")
+    person = replace(CHOICE, verdict="1-way", by="A. Reader", reason="totals matter most")
     text = figures.summary_text("office", [CHOICE, person], [RULE, stricter], [0.1], COMMON)
     assert (
         "after measurement 1, at least 50% of the 9 cells of '1-way' must reach 5 standard errors"
@@ -135,5 +137,8 @@ def test_summary_text_of_chain_states_every_rule() -> None:
         "after measurement 2, at least 50% of the 9 cells of '1-way' must reach 8 standard errors"
         in text
     )
-    assert "After measurement 2, A. Reader decided against the rule (totals matter most)." in text
+    assert (
+        "After measurement 2, the decision was made by A. Reader, against the rule (totals matter most)."
+        in text
+    )
     assert "The rule decided all other times." in text

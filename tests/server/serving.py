@@ -48,7 +48,7 @@ class RunningServer:
     url : URL without the access key.
     address : printed address, which contains the access key.
     lines : output so far.
-    sink : file to which `AUDIT_HOOK` writes connections to other machines.
+    sink : file to which `AUDIT_HOOK` writes connections to other machines and look-ups of names.
     """
 
     url: str
@@ -69,7 +69,10 @@ class RunningServer:
             return answer.headers["Set-Cookie"].partition(";")[0]
 
     def outside_hosts(self) -> list[str]:
-        """Return the connections of the server and its workers to other machines."""
+        """Return one line per connection to another machine, or look-up of its name.
+
+        A line contains the event and the host. The lines of the server's workers are included.
+        """
         return self.sink.read_text(encoding="utf-8").splitlines() if self.sink.exists() else []
 
 

@@ -617,8 +617,8 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         workload, attributes, spaces
     )
     closed_form = _has_closed_form_variances(workload, attributes, spaces)
-    # Pairs of attributes that may have a complement: some part of a group is on both attributes.
-    # Then the two attributes are always computed together.
+    # Pairs of attributes that some part of a group is on. Only these pairs can have a complement
+    # (module `complements`), which is a vector on both attributes; parts on either attribute count.
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }

@@ -204,10 +204,12 @@ def _levels_field(workload: Workload) -> tuple[str, tuple[str, ...], list[str]]:
 
 
 def settings_text(request_state: RequestState) -> str:
-    """Return budget and mechanism of the analyses as text.
+    """Return budget and mechanism of the analyses as text; uploaded plans have their own.
 
     The coarse analyses of the census example have a smaller budget than the finest one.
     """
+    if _kind(request_state) == FILES:
+        return "each with the budget and mechanism of its plan file."
     subject = "the finest with" if _kind(request_state) == CENSUS else "each with"
     note = UNIFORM_NOTE if request_state.with_uniform_centers is not request_state else ""
     budget, title = budgets.in_words(request_state.budget), title_of(request_state.mechanism)

@@ -116,11 +116,9 @@ def draw_choices(steps: Steps) -> None:
     for choice in steps.choices:
         chosen = figures.in_screen_words(choice.option)
         option = "Stop" if choice.option == STOP else f"'{chosen}'"
-        reason = choice.reason.rstrip(". ")
-        author = f" by {choice.by}, against the rule ({reason})" if choice.by else " by the rule"
         st.success(
             escape_markdown(
-                f"{option} was chosen{author} on {dataset_form.time_text(choice.utc)}, ledger row"
+                f"{option} was chosen by {choice.author} on {dataset_form.time_text(choice.utc)}, ledger row"
                 f" {choice.seq}."
             ),
             icon="🗳️",

@@ -27,15 +27,10 @@ def draw() -> None:
 
 def _looks(book: Ledger, dataset: str) -> None:
     """Draw the two-stage releases of a dataset that wait for the user, with buttons to open them."""
-    keys = stepwise.looks(book, dataset)
-    unfinished_looks = [
-        (i, text)
-        for i, text in enumerate(ledger_state.state_text(book, key) for key in keys)
-        if "waits" in text
-    ]
-    for number, text in unfinished_looks:
+    numbers = {key: number for number, key in enumerate(stepwise.looks(book, dataset), start=1)}
+    for key, text in ledger_state.waiting(book, dataset).items():
         left, right = st.columns([4, 1], vertical_alignment="center")
-        left.info(escape_markdown(f"First measurement {number + 1} of {text}."), icon="🔭")
-        if right.button("Open this measurement", key=f"past_look_{number}", width="stretch"):
-            two_stage_view.open_look(keys[number])
+        left.info(escape_markdown(f"First measurement {numbers[key]} of {text}."), icon="🔭")
+        if right.button("Open this measurement", key=f"past_look_{numbers[key]}", width="stretch"):
+            two_stage_view.open_look(key)
             st.switch_page(page_layout.page("Coarse or fine").file)

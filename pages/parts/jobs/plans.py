@@ -109,9 +109,10 @@ def _plan_after_edit(
 ) -> Plan | None:
     """Return the plan of a request that changes with every edit; None if not available yet.
 
-    A plan with a forecast of at most `LIVE_S` seconds is computed while the page waits. A worker
-    computes a longer one if its forecast is at most ``max_seconds`` and `MEMORY_LIMIT`, and any
-    other plan after a click on the button that ``offer`` draws.
+    If the forecast of the time is at most `LIVE_S` seconds, the page waits for the plan. Otherwise
+    a worker computes the plan. The worker starts at once if the forecast of the time is at most
+    ``max_seconds`` and the forecast of the memory at most `MEMORY_LIMIT`. Otherwise it starts when
+    the user clicks the button that ``offer`` draws.
 
     Parameters
     ----------

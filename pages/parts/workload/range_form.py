@@ -20,9 +20,8 @@ from pages.parts.workload import group_form
 
 MAX_LABELS = 2_000  # cells that a slider can have
 CHART = "range_cells"
-# Session state key of a pair: a mapping from attributes to the endpoints of the last drawn box, and
-# the number of boxes drawn so far. With this number in their keys, the sliders show the new box.
-# key of a pair in the session: ends of the ranges that were drawn on the chart, number of drawings
+# Session state key of a pair: a mapping from attributes to the ends of the box last selected on
+# the chart, and the number of selections.  With this number in their keys, the sliders show the new box.
 DRAWN = "range_drawn"
 
 
@@ -109,7 +108,7 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     """Draw the fields for the range of one attribute; return its first and its last cell."""
     drawn_ends, n_drawn = st.session_state.get(DRAWN, ({}, 0))
     first, last = drawn_ends.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
-    # a new key makes the fields show the ends that were drawn last
+    # A new key makes the fields show the range that the user last selected on the chart.
     key = f"{_key(attribute)}_{n_drawn}"
     if attribute.size == 1:
         st.caption(

@@ -31,6 +31,7 @@ def test_coarse_page_without_schema_offers_example() -> None:
     assert "schema = " in session.app.code[-1].value
     assert not session.errors()
     session.set(coarse_kind=candidates_form.FILES)
+    assert "each with the budget and mechanism of its plan file" in session.text()
     assert "Upload at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
     assert "choose at least two analyses" in session.text()

@@ -186,7 +186,7 @@ def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records:
         "'1-way' was chosen by A. Reader, against the rule (totals matter most)" in session.text()
     )
     run_finish(session)
-    assert "A. Reader decided against the rule (totals matter most)" in session.text()
+    assert "decision was made by A. Reader, against the rule (totals matter most)" in session.text()
     assert sum(spent_pcosts(ledger)) == Decimal(repr(build_common_plan().options[0].pcost))
 
 

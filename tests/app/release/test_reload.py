@@ -210,7 +210,7 @@ def test_ledger_lists_releases_without_a_plan(
     pd.testing.assert_frame_equal(
         answers_on_page(reload_page(session)), answers_of_first_group(measurements[1])
     )
-    session.press("Past releases").press("past_look_0")
+    session.press("Past releases").press("past_look_1")
     session.app.switch_page("pages/coarse.py")
     assert "Result of the first measurement" in " ".join(
         s.value for s in session.run(session.app).app.subheader
