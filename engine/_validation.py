@@ -126,8 +126,8 @@ def check_slice(
                 f"The {word} was {_shown_value(value)}. Give a whole number from 0, the first"
                 f" query, to {number(count)}, the end of the queries."
             )
-    first, last, _ = slice(start, stop).indices(count)
-    return first, max(first, last)
+    first, end, _ = slice(start, stop).indices(count)
+    return first, max(first, end)
 
 
 def _shown_value(value: object) -> str:

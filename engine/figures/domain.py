@@ -91,6 +91,7 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         complete = len(positions) == part_queries.count and grid.shape[1] == math.prod(
             part_queries.sizes
         )
+    # lines between the cells, if the cells are large enough to remain visible
     style: dict[str, Any] = {"xgap": 1, "ygap": 1} if max(grid.shape) <= 40 else {}
     note = "Bright cells are counted." if set(np.unique(grid)) <= {0.0, 1.0} else ""
     if note:

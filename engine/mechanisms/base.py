@@ -366,7 +366,7 @@ def check_size(
                     continue
                 matrices = 4.5
                 entries = matrices * cells**2
-            is_too_large = 8 * entries > memory_limit
+            is_too_large = 8 * entries > memory_limit  # an entry takes 8 bytes
             if is_too_large and intervals and _is_window_attribute(workload, group, part):
                 if cells <= MAX_WINDOW_CELLS:
                     continue
@@ -421,9 +421,10 @@ def _joint_entries(sizes: Sequence[int], queries: int) -> float:
 def _fitting(part: Part, memory_limit: float) -> str:
     """Return sizes that fit the memory limit for a part on several attributes, such as "90 x 50".
 
-    All attributes are merged by the same factor.
+    The cells of all attributes are merged by the same factor.
     """
     sizes, factor = part.sizes, 1
+    # an entry takes 8 bytes
     while 8 * _joint_entries(sizes, part.count) > memory_limit and max(sizes) > 1:
         factor += max(1, factor // 10)
         sizes = tuple(math.ceil(n / factor) for n in part.sizes)

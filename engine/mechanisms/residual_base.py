@@ -348,12 +348,13 @@ class ResidualMechanism(Mechanism):
         goal, parts_of_groups = self.goal(workload), [p for g in workload.groups for p in g.parts]
         n_queries = sum(group.count for group in workload.groups)
         minimax_seconds = 0.0
+        base_seconds = 0.05  # time that does not depend on the workload
         if self.uses_minimax_search:
             # one residual space per class of equal spaces
             space_of = {number: space for space, (number, _) in decomposition.spaces.items()}
             minimax_seconds = forecast_minimax(workload, goal, list(space_of.values()))
             if minimax_seconds and n_queries > MAX_FULL_DOMAIN_QUERIES:
-                return 0.05 + minimax_seconds
+                return base_seconds + minimax_seconds
         subs = decomposition.subworkloads
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
@@ -387,7 +388,7 @@ class ResidualMechanism(Mechanism):
             step_seconds += SEPARATE_SPACE_SECONDS * max(separate, 0.0)
         first_seconds = math.fsum(cost.seconds for cost in first_costs)
         search_seconds = first_seconds + steps * step_seconds
-        return 0.05 + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
+        return base_seconds + minimax_seconds + (0.5 if minimax_seconds else 1.0) * search_seconds
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()

@@ -213,6 +213,7 @@ def constrained_search(
             break
         if previous is not None:
             log_changes, excess_changes = logs - previous[0], excess - previous[1]
+            # the slope over a smaller change would be inaccurate
             has_changed = np.abs(log_changes) > 1e-6
             slopes[has_changed] = (excess_changes[has_changed] / log_changes[has_changed]).clip(
                 -1.0, MAX_SLOPE
@@ -1086,6 +1087,7 @@ class TradeoffSearch:
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
         """Set negative entries of ``ratio`` to 0 for weights at their lower limit; return the result."""
+        # a weight is at its limit if `_clip_range` undoes a small decrease
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:

@@ -119,6 +119,8 @@ def prefers_quadratic_forms(shapes: Sequence[tuple[int, int]], columns: int) -> 
     """
     counts, lengths = [q for q, _ in shapes], [m for _, m in shapes]
     cells = math.prod(lengths)
+    # Listing takes prod(counts) * cells * columns multiplications, `quadratic_forms` about
+    # min(counts) * cells^2.
     return (
         len(shapes) > 1
         and cells**2 <= 4 * SLAB_ENTRIES

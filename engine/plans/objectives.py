@@ -895,6 +895,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         residual = -cost / noises**2 + unit_rows.T @ multipliers
         complementarity = float(multipliers @ slack) / len(rows)
         value = float(np.sum(cost / noises))
+        # the violations of the optimality conditions are at most 2% of the required accuracy
         if (
             complementarity * len(rows) <= 0.02 * gap * value
             and float(np.max(np.abs(residual) * noises)) <= 0.02 * gap * value

@@ -248,6 +248,7 @@ def _is_scalar(covariance: Array) -> bool:
     """
     scale = float(covariance[0, 0])
     radii = np.abs(covariance - scale * np.eye(len(covariance))).sum(axis=1)
+    # (1 + 0.4 t) / (1 - 0.4 t) is at most 1 + t for small tolerances t
     return bool(radii.max() <= 0.4 * EQUAL_VARIANCE_TOLERANCE * scale)
 
 

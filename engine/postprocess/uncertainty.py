@@ -697,6 +697,7 @@ def uncertainty(
             " budget."
         )
     cells = sum(c.size for c in published.contrasts.values())
+    # per draw and cell, 8 bytes each for a possible truth and for the error
     if (needed := 16 * draws * cells) > memory_limit:
         raise LimitExceeded(
             f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, but the"

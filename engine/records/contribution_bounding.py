@@ -256,6 +256,7 @@ def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
 
 def _plain_digits(values: pa.Array) -> pa.Array:
     """Return decimals as an array of texts without exponents."""
+    # Arrow writes exponents only if the scale is negative or above 6
     if 0 <= values.type.scale <= 6:
         return values.cast(pa.string())
     return pa.array(

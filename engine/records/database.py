@@ -659,9 +659,9 @@ def _has_exact_comparison(column: Any) -> bool:
     decimals are compared as 64-bit integers in units of the last digit. This is possible if the
     decimals have at most `MAX_DECIMAL_DIGITS` digits.
     """
-    return (
-        column.get_backend().name == "postgres"
-        or (column.type().precision or 99) <= MAX_DECIMAL_DIGITS
+    precision = column.type().precision
+    return column.get_backend().name == "postgres" or (
+        precision is not None and precision <= MAX_DECIMAL_DIGITS
     )
 
 
@@ -732,6 +732,7 @@ def _exact_literal(number: float) -> Any:
 
 def _is_integer_label(label: str) -> bool:
     """Return whether a label is the decimal text of a 64-bit integer."""
+    # a 64-bit integer has at most 20 characters: a sign and 19 digits
     if not label.removeprefix("-").isdecimal() or not label.isascii() or len(label) > 20:
         return False
     return str(int(label)) == label and -_INT64_LIMIT <= int(label) < _INT64_LIMIT

@@ -424,6 +424,7 @@ def _amplitude(u: Array, complement: float) -> Array:
     arithmetic-geometric means.
     """
     a, b, levels = 1.0, math.sqrt(complement), list[tuple[float, float]]()
+    # until both means are equal in double precision
     while len(levels) < 60 and a - b > 1e-16 * a:
         mean = (a + b) / 2.0
         levels.append(((a - b) / 2.0 / mean, a * b / mean**2))

@@ -129,7 +129,7 @@ class PrecisionMatrix(Operator):
         (value,) = scipy.sparse.linalg.eigsh(
             matrix, k=1, which="LA", v0=start, tol=5e-3, return_eigenvectors=False
         )
-        return 1.005 * float(value)
+        return 1.005 * float(value)  # ``tol`` is the relative error of the value
 
     def transpose(self) -> PrecisionMatrix:
         return self
