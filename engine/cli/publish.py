@@ -134,7 +134,9 @@ def add_publish_commands(commands: Commands) -> None:
 def _publish(args: argparse.Namespace) -> Reply:
     """Run ``publish``: write consistent tables, and simulated records, from a measurement."""
     file_format = form_of(args.out, args.format, TABLE_FORMATS)
-    records_format = None if args.records is None else form_of(args.records, None, FORMATS)
+    records_format = (
+        None if args.records is None else form_of(args.records, name=None, forms=FORMATS)
+    )
     if records_format is None and args.people is not None:
         raise PlanError(
             "--people is the number of simulated records in the file of --records, which is not"

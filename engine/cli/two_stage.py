@@ -130,7 +130,7 @@ def add_step_commands(commands: Commands) -> None:
 def _look(args: argparse.Namespace) -> Reply:
     """Run ``look``: measure the common part of the plans and write its answers."""
     refuse_seed_option(args)
-    form_of(args.out, None, FORMATS)  # raises PlanError for another ending
+    form_of(args.out, name=None, forms=FORMATS)  # raises PlanError for another ending
     check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
     names = args.names or [path.stem for path in args.plans]
     common = common_plan_of(args, map(read_plan, args.plans), names)
@@ -184,7 +184,7 @@ def _decide(args: argparse.Namespace) -> Reply:
 def _finish(args: argparse.Namespace) -> Reply:
     """Run ``finish``: measure the remaining part of the chosen plan and write its answers."""
     refuse_seed_option(args)
-    form_of(args.out, None, FORMATS)  # raises PlanError for another ending
+    form_of(args.out, name=None, forms=FORMATS)  # raises PlanError for another ending
     check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
     ledger = Ledger(args.ledger)
     with option_names(OTHER_RECORDS_ADVICE):
@@ -226,7 +226,7 @@ def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 def _write_answers(measurement: Measurement, args: argparse.Namespace) -> Reply:
     """Write the answers of a measurement; return a reply with their number and their file."""
-    file_format = form_of(args.out, None, FORMATS)
+    file_format = form_of(args.out, name=None, forms=FORMATS)
     queries = measurement.plan.workload.queries
     write_answers(measurement, args.out, format=file_format, progress=args.progress)
     return Reply(

@@ -133,7 +133,7 @@ def nested_decision(
     possible_positions = [i for i, upper in enumerate(upper_shares) if i and upper >= share]
     cells = f"{share:.1%} of {pluralize(len(low), 'cell')} above {snr:g} standard errors"
 
-    def decision(choice: int | None, certain: bool, sentence: str) -> Decision:
+    def decision(choice: int | None, *, certain: bool, sentence: str) -> Decision:
         requirement = cells if certain or choice != 0 else f"at least {cells}, for sure"
         return Decision(
             choice=choice,
@@ -148,23 +148,21 @@ def nested_decision(
         lower = lower_shares[best]
         cells_text = "all cells" if lower == 1.0 else f"at least {lower:.1%} of cells"
         text = f"Choose {names[best]}: {cells_text} are reliable{doubt}"
-        return decision(best, finest == best, text)
+        return decision(best, certain=finest == best, sentence=text)
     if upper_shares[0] < share:
-        return decision(
-            None, True, f"Stop: at most {upper_shares[0]:.1%} of cells are reliable in {names[0]}"
-        )
+        text = f"Stop: at most {upper_shares[0]:.1%} of cells are reliable in {names[0]}"
+        return decision(None, certain=True, sentence=text)
     if not possible_positions:
-        return decision(
-            0,
-            True,
+        text = (
             f"Choose {names[0]}: at most {max(upper_shares[1:]):.1%} of cells would be reliable in "
-            "a finer analysis",
+            "a finer analysis"
         )
+        return decision(0, certain=True, sentence=text)
     text = (
         f"Choose {names[0]}: between {lower_shares[1]:.1%} and {upper_shares[1]:.1%} of cells"
         f" would be reliable in {names[1]}"
     )
-    return decision(0, False, text)
+    return decision(0, certain=False, sentence=text)
 
 
 # largest number of queries of the primary analysis (the coarse one whose cells a rule counts)

@@ -632,7 +632,7 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
     while True:
         common, finished = state.common, state.finished
         counts, sets = step_counts(common, common.look, data, options), step_sets(common)
-        check_repeat(book, book.spent(look_of_choice), counts, sets, None, remedy=_REMEDY)
+        check_repeat(book, book.spent(look_of_choice), counts, sets, intake=None, remedy=_REMEDY)
         # A second stage that measured nothing and cost nothing has the key of its look.
         if finished is None or finished.key == look_of_choice:
             return steps
@@ -640,7 +640,9 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
         if not has_next_choice(common, chosen):
             # a stage without blocks to measure reads no records, so it stores no digest
             if common.residuals[chosen].blocks:
-                check_repeat(book, book.spent(finished.key), counts, sets, None, remedy=_REMEDY)
+                check_repeat(
+                    book, book.spent(finished.key), counts, sets, intake=None, remedy=_REMEDY
+                )
             return steps
         look_of_choice = finished.key
         state = resume(book, finished.key)

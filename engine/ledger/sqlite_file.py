@@ -134,7 +134,7 @@ def create_file(path: Path) -> None:
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT}")
         # a unique id of this ledger, so that two ledgers never share a hash
-        append(connection, None, kind="ledger", note=uuid4().hex)
+        append(connection, head=None, kind="ledger", note=uuid4().hex)
     sync_folder(path.parent)
 
 

@@ -724,7 +724,7 @@ def svd_bound(*grams: Array) -> float:
     """
     bound = 1.0
     for gram in grams:
-        _, small = merge_cells(_checked_gram(gram, None))
+        _, small = merge_cells(_checked_gram(gram, sizes=None))
         eigenvalues = np.linalg.eigvalsh(small)
         # Eigenvalues near 0 are left out.  They may be rounding errors, and their square roots
         # would be much larger.
@@ -901,7 +901,7 @@ def interval_strategy(
     >>> interval_strategy(np.eye(8)).error
     8.0
     """
-    gram = _checked_gram(gram, None)
+    gram = _checked_gram(gram, sizes=None)
     n, bound = len(gram), svd_bound(gram)
     count = round(n ** (1 / 3)) if groups is None else groups
     if not 1 <= count <= n:

@@ -319,13 +319,13 @@ class StrategyLayout:
             (space, name) for space in classes.spaces for name in space if self.is_adapted[name]
         ]
         # separate strategies for all residual spaces that are not equivalent, unless too many
-        separate_keys = {self._key(space, name, True) for space, name in adapted_axes}
+        separate_keys = {self._key(space, name, separate=True) for space, name in adapted_axes}
         is_separate = len(separate_keys) <= MAX_SEPARATE_STRATEGIES
         index_of_key: dict[Hashable, int] = {}
         self.strategy_of: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
         for space, name in adapted_axes:
-            key = self._key(space, name, is_separate)
+            key = self._key(space, name, separate=is_separate)
             if key not in index_of_key:
                 index_of_key[key] = len(self.rows)
                 self.rows.append(self._residual_rows(name))
@@ -1133,7 +1133,7 @@ def forecast_minimax(workload: Workload, goal: Objective, spaces: Sequence[Space
     # for every attribute with adapted strategies, the seconds of one step of a strategy
     seconds_of: dict[str, float] = {}
     for name, parts in parts_of(workload).items():
-        if len(parts) > 1 or not is_symmetric_part(parts[0], None):
+        if len(parts) > 1 or not is_symmetric_part(parts[0], pi=None):
             rows, cells = sum(part.count for part in parts), parts[0].cells
             product_seconds = 4.0 * rows * cells**2 / PRODUCT_FLOPS
             seconds_of[name] = ADAPTED_STEP_SECONDS + eigen_seconds(cells) + product_seconds

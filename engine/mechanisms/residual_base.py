@@ -358,7 +358,7 @@ class ResidualMechanism(Mechanism):
         subs = decomposition.subworkloads
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
-        if all(is_symmetric_part(part, None) for part in parts_of_groups):
+        if all(is_symmetric_part(part, pi=None) for part in parts_of_groups):
             # The search changes only the weights of groups, on which no strategy depends.
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:

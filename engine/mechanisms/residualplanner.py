@@ -183,7 +183,7 @@ class AxisSolver:
             strategies = {(label, n) for label, n in axes if n in dense_sizes}
             factor_numbers = {number for term in sub.terms for _, number in term.factors}
             new_factors = [self.factors[number] for number in factor_numbers - counted]
-            seconds = 2.5e-4
+            seconds = 2.5e-4  # time of a subworkload without a new strategy or bound
             seconds += math.fsum(
                 (self.axis_steps(label) + ROOT_STEPS) * eigen_seconds(n)
                 for label, n in strategies - counted

@@ -99,7 +99,7 @@ def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     check_columns(file.schema.names, names)
     n_batches = getattr(file, "num_record_batches", None)
     batch_source = file if n_batches is None else map(file.get_batch, range(n_batches))
-    return batches(batch_source, names, rows, None, what)
+    return batches(batch_source, names, rows, total=None, what=what)
 
 
 def _check_arrow_file(path: Path) -> None:
@@ -752,7 +752,7 @@ def _table(data: pa.Table, names: Sequence[str], rows: int) -> Iterator[Batch]:
 
 def _stream(reader: pa.RecordBatchReader, names: Sequence[str], rows: int) -> Iterator[Batch]:
     check_columns(reader.schema.names, names)
-    return batches(reader, names, rows, None, "the Arrow stream")
+    return batches(reader, names, rows, total=None, what="the Arrow stream")
 
 
 def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -870,7 +870,7 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     scanner = data.scanner(
         columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1
     )
-    return batches(scanner.to_batches(), names, rows, None, "the dataset")
+    return batches(scanner.to_batches(), names, rows, total=None, what="the dataset")
 
 
 def _check_arrow(fragment: FileFragment) -> None:

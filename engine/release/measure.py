@@ -409,7 +409,7 @@ def compare_records(
     measurement = load_measurement(book, key)
     plan = measurement.plan
     counts, remedy = counts_for(plan, data, **keywords), _remedy(book, plan, key)
-    check_repeat(book, book.spent(key), counts, maximal_sets(plan), None, remedy=remedy)
+    check_repeat(book, book.spent(key), counts, maximal_sets(plan), intake=None, remedy=remedy)
     return measurement
 
 
@@ -594,7 +594,12 @@ def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> No
     with open(path, "wb") as file:
         answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
         write_archive(
-            file, {"format": REHEARSAL}, None, texts={}, answers=answers, estimates=estimates
+            file,
+            {"format": REHEARSAL},
+            receipt=None,
+            texts={},
+            answers=answers,
+            estimates=estimates,
         )
 
 

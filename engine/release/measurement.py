@@ -718,7 +718,7 @@ def save_measurement(measurement: Measurement, path: str | os.PathLike[str]) -> 
     answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
     with fresh_file(_checked_path(path), "measurement", error=PlanError) as file:
         texts = {"plan.json": measurement.plan.to_json()}
-        write_archive(file, head, None, texts=texts, answers=answers, estimates=estimates)
+        write_archive(file, head, receipt=None, texts=texts, answers=answers, estimates=estimates)
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:

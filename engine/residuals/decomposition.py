@@ -450,7 +450,7 @@ class PredictedFactor(Factor):
         sizes = tuple(MIN_EXAMPLE_CELLS + distinct.index(n) for n in self.part.sizes)
         example = replace(self.part, sizes=sizes)
         centers: list[Array | None] = [None] * len(sizes)
-        return _joint_factor(example, self.inside, centers, None, None)[0]
+        return _joint_factor(example, self.inside, centers, weights=None, complement=None)[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

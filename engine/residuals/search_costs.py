@@ -225,7 +225,7 @@ def alternating_cost(
     centers : center of every attribute, shape (n_i,), None for uniform.
     """
     axis_costs = [
-        full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)
+        full_rank_cost((n,), [], gap, centers=[pi]) for n, pi in zip(sizes, centers, strict=True)
     ]
     entries = sum(ranks) * math.prod(n - 1 for n in sizes)
     coupled_seconds = 4.0 * entries * sum(sizes) / PRODUCT_FLOPS  # per sweep

@@ -436,7 +436,7 @@ class SubworkloadSolver:
         )
         full_factors = [self.factors[t.factors[0][1]] for t in sub.terms if len(t.factors) == 1]
         seconds = full_rank_cost(
-            sub.sizes, full_factors, self.options.gap, None, sub.centers
+            sub.sizes, full_factors, self.options.gap, centers=sub.centers
         ).seconds
         is_slow = seconds > (
             MAX_OPTIMAL_SEARCH_S if self.method == "optimal" else MAX_APPROXIMATE_SEARCH_S

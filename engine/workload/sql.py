@@ -290,7 +290,7 @@ def _cells_of_comparison(attribute: Attribute, sign: str, constant: str | int | 
         exact_for_integers = (
             not attribute.integer
             and has_integer_edges
-            and not len(_binned(attribute, sign, float(constant), True)[1])
+            and not len(_binned(attribute, sign, float(constant), integer=True)[1])
         )
         raise _cut_error(attribute, sign, float(constant), int(cut[0]), exact_for_integers)
     return inside

@@ -488,7 +488,7 @@ class SplitMemory:
 
     def complements(self, watch: Listener) -> Split:
         """Return the split with tuned complements, see `engine.residuals.tuning.complements`."""
-        cached_values, is_final = self._recall(None, "complements")
+        cached_values, is_final = self._recall(length=None, kind="complements")
         if is_final and cached_values is not None:
             if not cached_values.any():
                 return UNIFORM  # all parameters are 0 for uniform centers
