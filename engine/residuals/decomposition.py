@@ -251,7 +251,7 @@ MIN_DEFERRED_CELLS = 100
 # error
 PROPORTIONAL_TOLERANCE = 1e-6
 # forecasts do not compute the Gram of a part if it takes more multiplications than this
-MAX_FORECAST_PRODUCTS = 2e7
+MAX_FORECAST_PRODUCTS = 2e6
 # forecasts do not multiply interval queries by the center if the product has no closed form and
 # there are more queries than this
 MAX_FORECAST_QUERIES = 200_000
@@ -278,11 +278,14 @@ class Factor:
     sizes : domain sizes of the attributes.
     matrix : the Gram.  If ``low_rank``, rows R with R^T R = Gram; R has fewer rows than columns.
     low_rank : whether ``matrix`` holds rows in place of the Gram.
+    nested : whether the queries count nested sets of cells of two attributes: all sums or absolute
+        differences of cell numbers up to a bound.  Forecasts expect short searches for them.
     """
 
     sizes: tuple[int, ...]
     matrix: Array
     low_rank: bool = False
+    nested: bool = False
 
     @property
     def dimension(self) -> int:
@@ -298,7 +301,7 @@ class Factor:
         """``matrix`` with its columns as a table: shape (rows, n_1 - 1, ..., n_k - 1)."""
         return self.matrix.reshape(-1, *(n - 1 for n in self.sizes))
 
-    @property
+    @cached_property
     def trace(self) -> float:
         """Trace of the residual Gram, in counts^2."""
         return float(np.sum(self.matrix**2) if self.low_rank else np.trace(self.matrix))
@@ -414,7 +417,14 @@ class PredictedFactor(Factor):
         sizes = tuple(part.sizes[i] for i in inside)
         dimension = math.prod(n - 1 for n in sizes)
         low_rank = len(part.sizes) > 1 and part.count < dimension
-        values = {"sizes": sizes, "low_rank": low_rank, "part": part, "inside": inside}
+        nested = isinstance(part.family, Affine)
+        values = {
+            "sizes": sizes,
+            "low_rank": low_rank,
+            "nested": nested,
+            "part": part,
+            "inside": inside,
+        }
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -450,7 +460,8 @@ class PredictedFactor(Factor):
         sizes = tuple(MIN_EXAMPLE_CELLS + distinct.index(n) for n in self.part.sizes)
         example = replace(self.part, sizes=sizes)
         centers: list[Array | None] = [None] * len(sizes)
-        return _joint_factor(example, self.inside, centers, weights=None, complement=None)[0]
+        factors, _ = _joint_factors(example, [self.inside], centers, weights=None, complement=None)
+        return factors[0]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -735,12 +746,14 @@ class Registry:
             complement and complement.key,
         )
         if key not in self._entries:
-            centers, sets = self.split.centers_of(names), subsets(range(len(part.axes)))
+            centers, sets = self.split.centers_of(names), list(subsets(range(len(part.axes))))
             with threads_for(math.prod(part.sizes)):
-                self._entries[key] = [
-                    (inside, self._gram(part, inside, centers, weights, complement))
-                    for inside in sets
-                ]
+                if len(part.sizes) > 1 and not (self.forecast and _is_large(part, weights)):
+                    self._entries[key] = self._joint_grams(part, sets, centers, weights, complement)
+                else:
+                    self._entries[key] = [
+                        (inside, self._gram(part, inside, centers, weights)) for inside in sets
+                    ]
         return self._entries[key]
 
     def _digest(self, name: str) -> bytes | None:
@@ -748,21 +761,34 @@ class Registry:
             self._digests[name] = digest(self.split.centers.get(name))
         return self._digests[name]
 
-    def _gram(
+    def _joint_grams(
         self,
         part: Part,
-        inside: Axes,
+        sets: Sequence[Axes],
         centers: list[Array | None],
         weights: Array | None,
         complement: Complement | None,
+    ) -> list[tuple[Axes, tuple[int, float] | float]]:
+        """Return the residual Grams of a part on several attributes, as `grams_of_part`."""
+        factors, query_trace = _joint_factors(part, sets, centers, weights, complement)
+        return [
+            (inside, self._store_unless_zero(factor, query_trace))
+            if inside
+            else (inside, _zero_if_rounding(factor.trace, query_trace))
+            for inside, factor in zip(sets, factors, strict=True)
+        ]
+
+    def _gram(
+        self, part: Part, inside: Axes, centers: list[Array | None], weights: Array | None
     ) -> tuple[int, float] | float:
         """Return the residual Gram of a part on the axes ``inside`` as (index, scale).
 
-        The Gram is scale times the stored Gram with this index.  A Gram that counts as zero has
-        index -1 and scale 0.  If ``inside`` is empty, the result is a number: the weighted sum of
-        the squared coefficients of the queries on the total.  In a forecast, this number is 1 for a
-        large part, and a `PredictedFactor` takes the place of the Gram of a large part that does
-        not consist of intervals.
+        The part is on one attribute, or it is a large part in a forecast.  The Gram is scale times
+        the stored Gram with this index.  A Gram that counts as zero has index -1 and scale 0.  If
+        ``inside`` is empty, the result is a number: the weighted sum of the squared coefficients of
+        the queries on the total.  In a forecast, this number is 1 for a large part, and a
+        `PredictedFactor` takes the place of the Gram of a large part that does not consist of
+        intervals.
         """
         if self.forecast and _is_large(part, weights):
             if not inside:
@@ -770,14 +796,9 @@ class Registry:
             if not isinstance(part.family, Intervals):
                 self.factors.append(PredictedFactor(part, inside))
                 return len(self.factors) - 1, 1.0
-        if len(part.sizes) == 1:
-            if inside:
-                return self._gram_on_attribute(part, weights)
-            return _total_square(part, center(part.sizes[0], centers[0]), weights)
-        factor, query_trace = _joint_factor(part, inside, centers, weights, complement)
-        if not inside:
-            return _zero_if_rounding(factor.trace, query_trace)
-        return self._store_unless_zero(factor, query_trace)
+        if inside:
+            return self._gram_on_attribute(part, weights)
+        return _total_square(part, center(part.sizes[0], centers[0]), weights)
 
     def _gram_on_attribute(self, part: Part, weights: Array | None) -> tuple[int, float]:
         """Return the residual Gram of a part on one attribute, as an index and a scale.
@@ -842,41 +863,61 @@ class Registry:
             scale = trace / other.trace
             # rows R are scaled by the root of the factor by which R^T R is scaled
             matrix_scale = math.sqrt(scale) if factor.low_rank else scale
-            if np.allclose(factor.matrix, other.matrix * matrix_scale, rtol=0, atol=1e-13 * trace):
+            # The last rows are compared first, because most Grams differ already there.
+            if all(
+                np.abs(factor.matrix[rows] - other.matrix[rows] * matrix_scale).max()
+                <= 1e-13 * trace
+                for rows in (slice(-1, None), slice(None, -1))
+                if factor.matrix[rows].size
+            ):
                 return number, scale
         self.factors.append(factor)
         same_layout.append(len(self.factors) - 1)
         return len(self.factors) - 1, 1.0
 
 
-def _joint_factor(
+def _joint_factors(
     part: Part,
-    inside: Axes,
+    sets: Sequence[Axes],
     centers: list[Array | None],
     weights: Array | None,
     complement: Complement | None,
-) -> tuple[Factor, float]:
-    """Return the Gram of a part on the residual space of its attributes ``inside``, and a trace.
+) -> tuple[list[Factor], float]:
+    """Return the Grams of a part on residual spaces, and the trace of its Gram on the cells.
 
-    The part is on several attributes.  The trace is the weighted sum of the squared coefficients
-    of all queries on the cells.
+    The part is on several attributes.  There is one Gram per set of axes in ``sets``.  The trace is
+    the weighted sum of the squared coefficients of all queries on the cells.
     """
-    sizes = tuple(part.sizes[i] for i in inside)
-    query_trace, rows, dimension = 0.0, [], math.prod(n - 1 for n in sizes)
+    sizes_of_sets = [tuple(part.sizes[i] for i in inside) for inside in sets]
+    dimensions = [math.prod(n - 1 for n in sizes) for sizes in sizes_of_sets]
     # fewer rows than coordinates take less memory than their Gram and are better conditioned
-    few_rows = part.count < dimension
-    gram = np.zeros((0 if few_rows else dimension,) * 2)
+    have_few_rows = [part.count < dimension for dimension in dimensions]
+    rows: list[list[Array]] = [[] for _ in sets]
+    grams = [
+        np.zeros((0 if few_rows else dimension,) * 2)
+        for few_rows, dimension in zip(have_few_rows, dimensions, strict=True)
+    ]
+    query_trace = 0.0
     for start, chunk in part.family.chunks(part.sizes):
         if weights is not None:
             chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
         query_trace += float(np.sum(chunk**2))
-        projected = residual_rows(chunk, part.sizes, inside, centers, complement)
-        if few_rows:
-            rows.append(projected)
-        else:
-            gram += projected.T @ projected
-    matrix = np.concatenate(rows) if few_rows else gram
-    return Factor(sizes=sizes, matrix=matrix, low_rank=few_rows), query_trace
+        for k, inside in enumerate(sets):
+            projected = residual_rows(chunk, part.sizes, inside, centers, complement)
+            if have_few_rows[k]:
+                rows[k].append(projected)
+            else:
+                grams[k] += projected.T @ projected
+    factors = [
+        Factor(
+            sizes=sizes,
+            matrix=np.concatenate(rows[k]) if few_rows else grams[k],
+            low_rank=few_rows,
+            nested=isinstance(part.family, Affine),
+        )
+        for k, (sizes, few_rows) in enumerate(zip(sizes_of_sets, have_few_rows, strict=True))
+    ]
+    return factors, query_trace
 
 
 def _total_square(part: Part, pi: Array, weights: Array | None) -> float:

@@ -119,11 +119,8 @@ def symmetries(factor: Factor, lift: Lift) -> list[tuple[SignedPermutation, Sign
         lift_invariant = np.abs(lift_difference).max() <= 1e-9
         # only commuting symmetries have joint eigenspaces, which are the blocks of the Gram
         commuting = all(
-            np.allclose(
-                _act(on_coordinates, _act(action, probe)),
-                _act(action, _act(on_coordinates, probe)),
-                rtol=0,
-                atol=1e-12,
+            np.array_equal(
+                _act(on_coordinates, _act(action, probe)), _act(action, _act(on_coordinates, probe))
             )
             for action, _ in accepted
         )

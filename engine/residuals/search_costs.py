@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from engine._arrays import Array
 from engine.residuals.basis import Lift
 from engine.residuals.decomposition import Factor
-from engine.residuals.dual_solver import SYMMETRY_FROM, count_symmetries
+from engine.residuals.dual_solver import SYMMETRY_FROM, Options, count_symmetries
 from engine.residuals.interval_solver import IntervalGram
 from engine.residuals.level_solver import LevelGram
 from engine.residuals.window_solver import WindowGram, window_bytes, window_evaluation_seconds
@@ -34,6 +34,10 @@ MAX_COUPLED_DIRECTIONS = 600
 LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.5, 1.4
 # measured least time of a dense search, which small searches need for calls of functions
 MIN_SEARCH_S = 1e-3
+# measured least time of an evaluation of the dual and a step of L-BFGS
+MIN_STEP_S = 1.5e-4
+# measured number of evaluations of the dual at a gap of 1e-6 if Newton steps end the search
+NEWTON_EVALUATIONS = 25
 # Gram of queries on one wide attribute that is solved without a matrix of order n - 1
 MatrixFreeGram: TypeAlias = IntervalGram | LevelGram | WindowGram
 # expected number of steps of the search for the precisions of areas
@@ -96,7 +100,7 @@ class Cost:
 def low_rank_cost(
     sizes: tuple[int, ...],
     rank: int,
-    factor: Factor | None,
+    factors: Sequence[Factor],
     gap: float,
     dimension: int | None = None,
 ) -> Cost:
@@ -106,8 +110,8 @@ def low_rank_cost(
     ----------
     sizes : domain sizes of the attributes.
     rank : number of rows.
-    factor : the Gram, whose symmetries are counted because they save time; None to assume that
-        the Gram has no symmetries.
+    factors : the Grams whose sum is the Gram.  Their common symmetries are counted, because
+        symmetries save time; an empty sequence to assume that the Gram has no symmetries.
     gap : required relative RMSE gap.
     dimension : number of residual coordinates if one strategy measures several residual spaces;
         None for one space on all attributes.
@@ -115,16 +119,18 @@ def low_rank_cost(
     cells = math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
     reversals, swaps = 0, 0
-    if factor is not None and dimension >= SYMMETRY_FROM:
-        reversals, swaps = _example_symmetries(factor)
+    if factors and dimension >= SYMMETRY_FROM:
+        counts = [_example_symmetries(factor) for factor in factors]
+        reversals, swaps = min(r for r, _ in counts), min(s for _, s in counts)
     # Every reversal divides the order of the blocks by 2.  Every reversal and every swap divides
     # the number of orbits of cells by 2.
     blocks, orbits = 2**reversals, cells / 2 ** (reversals + swaps)
     block_rank = math.ceil(rank / blocks)
-    # Approximate operation counts; the number of steps grows with the digits of the gap.
-    product_flops = (4.0 * block_rank**2 + 24.0 * block_rank) * orbits
-    steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
-    step_cost = blocks * (product_flops / PRODUCT_FLOPS + 12.0 * block_rank**3 / EIGEN_FLOPS) + 3e-5
+    # approximate operation counts
+    product_seconds = 4.0 * block_rank**2 * orbits / DENSE_PRODUCT_FLOPS
+    product_seconds += 24.0 * block_rank * orbits / PRODUCT_FLOPS
+    step_cost = blocks * (product_seconds + eigen_seconds(block_rank)) + MIN_STEP_S
+    steps = _low_rank_steps(factors, block_rank, orbits, gap)
     setup_seconds = (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCT_FLOPS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
     return Cost(
@@ -133,6 +139,22 @@ def low_rank_cost(
         saved=strategy_bytes,
         least_seconds=LOW_RANK_START_RATIO * setup_seconds + MIN_SEARCH_S,
     )
+
+
+def _low_rank_steps(factors: Sequence[Factor], rank: int, orbits: float, gap: float) -> float:
+    """Return the expected number of evaluations of the dual for a Gram of low rank.
+
+    Newton steps end a search after about `NEWTON_EVALUATIONS` evaluations if few weights are
+    positive.  This is expected for one set of nested queries, and for so few rows that the strategy
+    has at most half as many degrees of freedom as there are orbits of cells.  The number of
+    evaluations grows with the digits of the gap.
+    """
+    is_nested = len(factors) == 1 and factors[0].nested
+    if is_nested or rank * (rank + 1) <= orbits:
+        evaluations = NEWTON_EVALUATIONS
+    else:
+        evaluations = min(8.0 * orbits**0.47, Options().evaluations)
+    return evaluations * max(1.0, -2.0 - math.log10(gap)) / 4.0
 
 
 # results of `_example_symmetries`; planning forecasts the cost of a Gram several times

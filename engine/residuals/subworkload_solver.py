@@ -250,9 +250,10 @@ class SubworkloadSolver:
         terms = merged_factors(sub)
         if len(terms) == 1:
             factor_keys = [_merged_key(sub, axes) for axes, _ in terms[0]]
+            # a factor may be a sum of Grams on the same axes
             factors_on = [
-                (axes, [number])
-                for (axes, number), factor_key in zip(terms[0], factor_keys, strict=True)
+                (axes, list(dict.fromkeys(k for t in sub.terms for a, k in t.factors if a == axes)))
+                for (axes, _), factor_key in zip(terms[0], factor_keys, strict=True)
                 if factor_key not in counted
             ]
             counted.update(factor_keys)
@@ -351,9 +352,9 @@ class SubworkloadSolver:
                 math.prod(n - 1 for n in sizes) if joint_dimension is None else joint_dimension
             )
             rank = min(dimension, sum(self.factors[k].rank for k in numbers))
-            is_single = len(numbers) == 1 and not sub.complements and not sub.spaces
-            single_factor = self.factors[numbers[0]] if is_single else None
-            return low_rank_cost(sizes, rank, single_factor, self.options.gap, joint_dimension)
+            has_symmetries = not sub.complements and not sub.spaces
+            grams_on_axes = [self.factors[k] for k in numbers] if has_symmetries else []
+            return low_rank_cost(sizes, rank, grams_on_axes, self.options.gap, joint_dimension)
         joint = [
             self.factors[t[0][1]]
             for t in terms
