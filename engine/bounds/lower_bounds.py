@@ -1187,8 +1187,9 @@ def quick_bound(workload: Workload, law: str = "gaussian") -> float:
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
     """Return the best lower bound on the weighted squared error, and a text that names its method.
 
-    The bound holds for every matrix mechanism at privacy cost 1 and is in counts^2.  Results are
-    cached, because a search takes seconds.
+    The bound holds for every matrix mechanism at privacy cost 1 and is in counts^2.  Without a
+    weighted query the bound is 0, and the text is the reason.  Results are cached, because a search
+    takes seconds.
 
     Raises
     ------

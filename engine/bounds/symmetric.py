@@ -914,8 +914,8 @@ def composition_matrix(d: int, values: Array, sector: Sector) -> CompositionMatr
     matrix_of = {
         "trivial": lambda: _trivial(d, values, S, rows),
         "standard": lambda: _standard(d, values, S, L, rows),
-        "two rows": lambda: _pairs(d - 2, S, rows, sector.times, 1.0 / (2.0 * (d - 1))),
-        "antisymmetric": lambda: _pairs(d, L, rows, sector.times, 0.0),
+        "two rows": lambda: _pairs(d - 2, S, rows, times=sector.times, total=1.0 / (2.0 * (d - 1))),
+        "antisymmetric": lambda: _pairs(d, L, rows, times=sector.times, total=0.0),
     }
     return replace(matrix_of[sector.name](), times=sector.times)
 

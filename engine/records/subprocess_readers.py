@@ -640,8 +640,8 @@ def _sheet_rows(
     """
     what = f"the file {quote_public(path.name)}"
     messages = _sheet_messages(path, sheet)
-    # The worker sends the names of the sheets that match and of all sheets, then the merged cells,
-    # then lists of rows.
+    # The worker sends the names of the candidates and of all visible sheets, then where the merged
+    # cells are, then lists of rows.
     with closing(messages):
         chosen, names = next(messages)
         if sheet is not None and len(chosen) != 1:

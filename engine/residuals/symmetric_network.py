@@ -91,7 +91,7 @@ class SymmetricNetwork:
         along_path : entries at neighbouring nodes among these, shape (half + order - 1, networks).
         solution : potentials of these nodes; zero without currents; shape of ``diagonal``.
         """
-        o, missing, shown = self.order, self.missing, self.half + self.order
+        order, missing, shown = self.order, self.missing, self.half + self.order
         first = int(self.has_grounded_ends)
         # node t of the network is node t + first of a path with ends 0 and n
         ends = np.pad(conductance, [(1, 1), (0, 0)])
@@ -101,11 +101,13 @@ class SymmetricNetwork:
         path = conductance[first : first + shown - 1]
         blocks = self._laplacian(diagonal, path, link)
         # resistors between the last node of a block and the first node of the next one
-        joints = path[o - 1 - missing :: o]
-        currents = np.zeros((self.blocks * o, len(link)))
+        joints = path[order - 1 - missing :: order]
+        currents = np.zeros((self.blocks * order, len(link)))
         if source is not None:
             currents[missing:] = source[:shown, None]
-        solution = currents.reshape(self.blocks, o, len(link)).transpose(0, 2, 1)[..., None].copy()
+        solution = (
+            currents.reshape(self.blocks, order, len(link)).transpose(0, 2, 1)[..., None].copy()
+        )
 
         for p in range(self.blocks - 1):
             blocks[p] = np.linalg.inv(blocks[p])
@@ -120,7 +122,7 @@ class SymmetricNetwork:
             solution[p + 1] -= current
         middle = blocks[-1]
         if not self.has_grounded_ends:
-            ground = o // 2
+            ground = order // 2
             middle[:, ground, :] = middle[:, :, ground] = 0.0
             middle[:, ground, ground] = 1.0
         middle[:] = np.linalg.inv(middle)
@@ -134,9 +136,9 @@ class SymmetricNetwork:
             across[p] = -product[:, -1, 0]
             blocks[p] += product @ eliminated.mT
             solution[p] -= eliminated @ solution[p + 1]
-        position = np.arange(o)
+        position = np.arange(order)
         entries = blocks[:, :, position, position].transpose(0, 2, 1).reshape(-1, len(link))
-        along = np.empty((self.blocks, o, len(link)))
+        along = np.empty((self.blocks, order, len(link)))
         along[:, :-1] = blocks[:, :, position[:-1], position[1:]].transpose(0, 2, 1)
         along[:-1, -1] = across
         return (
@@ -156,22 +158,22 @@ class SymmetricNetwork:
         path : conductance between neighbouring nodes, shape (half + order - 1, networks).
         link : conductance of every link of a network, shape (networks,).
         """
-        o, missing = self.order, self.missing
-        blocks = np.zeros((self.blocks, len(link), o, o))
-        position = np.arange(o)
-        on_diagonal = np.ones((self.blocks * o, len(link)))
+        order, missing = self.order, self.missing
+        blocks = np.zeros((self.blocks, len(link), order, order))
+        position = np.arange(order)
+        on_diagonal = np.ones((self.blocks * order, len(link)))
         on_diagonal[missing:] = diagonal
-        blocks[:, :, position, position] = on_diagonal.reshape(self.blocks, o, -1).transpose(
+        blocks[:, :, position, position] = on_diagonal.reshape(self.blocks, order, -1).transpose(
             0, 2, 1
         )
-        off_diagonal = np.zeros((self.blocks * o, len(link)))
+        off_diagonal = np.zeros((self.blocks * order, len(link)))
         off_diagonal[missing:-1] = path
         # the last entry of every block connects two blocks and is dropped
-        off_diagonal = off_diagonal.reshape(self.blocks, o, -1).transpose(0, 2, 1)[..., :-1]
+        off_diagonal = off_diagonal.reshape(self.blocks, order, -1).transpose(0, 2, 1)[..., :-1]
         blocks[:, :, position[:-1], position[1:]] -= off_diagonal
         blocks[:, :, position[1:], position[:-1]] -= off_diagonal
         for p in range(self.blocks):
-            start = np.arange(missing if p == 0 else 0, o - self.width)
+            start = np.arange(missing if p == 0 else 0, order - self.width)
             blocks[p][:, start, start + self.width] -= link[:, None]
             blocks[p][:, start + self.width, start] -= link[:, None]
         return blocks
