@@ -120,11 +120,19 @@ def choose_payer(plan: Plan) -> str:
     """Draw step 3: the choice of ledger and dataset; return the code of the release."""
     describe = lambda status: dataset_form.payment(status, plan.budget)  # noqa: E731
     dataset_form.choose(plan.schema, plan.budget, describe, (STEP, CONFIRM))
-    status = dataset_form.dataset_of_form(dataset_form.ledger_of_form(), plan.schema)
+    book = dataset_form.ledger_of_form()
+    status = dataset_form.dataset_of_form(book, plan.schema)
     dataset_form.remember(status)
+    source = records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person)
     reason = "" if status is not None else "choose or create the dataset to charge."
-    wizard.next_button(CONFIRM, key=STEP, reason=reason)
-    return code(plan, records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person))
+    can_pay = True
+    if book is not None and status is not None:
+        can_pay = dataset_form.can_pay(status, plan.budget)
+        keys = release_form.attempts(book, status.dataset, plan)
+        if keys and not is_unfinished(book, keys[-1]):
+            show_released(book, keys[-1], source)
+    wizard.next_button(CONFIRM, key=STEP, reason=reason, is_primary=can_pay)
+    return code(plan, source)
 
 
 def confirm(plan: Plan) -> str:

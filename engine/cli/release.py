@@ -52,8 +52,8 @@ from engine.release.measure import read_plan
 
 ANSWER_FORMATS = (*FORMATS, "zip")
 OTHER_RECORDS_ADVICE = (
-    "To release these records, give a new number as --attempt, which spends budget again, or"
-    " another --dataset, which has a separate budget."
+    "To release these records, give a new number as --attempt, which spends budget again."
+    " Give another --dataset, with a budget of its own, only for records of other people."
 )
 
 

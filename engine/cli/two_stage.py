@@ -35,8 +35,8 @@ from engine.release import Measurement
 from engine.release.measure import read_plan
 
 OTHER_RECORDS_ADVICE = (
-    "To release these records, give look a new number as --attempt, which spends budget again, or "
-    "another --dataset, which has a separate budget."
+    "To release these records, give look a new number as --attempt, which spends budget again."
+    " Give another --dataset, with a budget of its own, only for records of other people."
 )
 
 

@@ -71,7 +71,7 @@ from engine.residuals import Space
 STOP = "stop"
 _REMEDY = (
     "To release these records, start a new first measurement with another attempt, which spends again,"
-    " or give another dataset with a separate budget. resume() returns the stored answers."
+    " or, for records of other people, give another dataset. resume() returns the stored answers."
 )
 Book = Ledger | str | os.PathLike[str]
 

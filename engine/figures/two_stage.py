@@ -242,8 +242,8 @@ def to_finish_text(
         fits = f"What the dataset has left is enough only for {', '.join(affordable)}."
     else:
         fits = (
-            "What the dataset has left is too little. Choose another dataset, change its total, or"
-            " choose a smaller budget on Preview."
+            "What the dataset has left is too little. Choose a smaller budget on Preview, or use"
+            " “Change the total” on the step Who pays."
         )
     return (
         f"The first measurement costs {format_budget(common.look.budget)}. Together with the"

@@ -1134,8 +1134,13 @@ def _check_remaining(
     cost = status.definition.charge(pcost, pure_epsilon)
     # compare exact decimal numbers, because rounded doubles could allow a spend above the total
     if exact(cost) > book.left(status.dataset):
+        # a total that was rounded when it was entered leaves a tiny rest
+        is_used_up = status.left <= 1e-6 * status.total
+        smaller = "" if is_used_up else "Plan with at most the remaining budget, or "
+        change = "change the total by `budget change`, which the ledger records."
+        advice = f"{smaller}{change}" if smaller else change.capitalize()
         raise BudgetExceeded(
             f"Dataset {status.dataset!r} has {status.definition.unit} {status.left!r} left of"
-            f" {status.total!r}; the release costs {cost}. Nothing was spent. Plan with at most"
-            " the remaining budget."
+            f" {status.total!r}; the release costs {cost}. Nothing was spent. {advice}"
+            " To show an earlier release again costs nothing."
         )

@@ -20,7 +20,8 @@ def test_to_finish_text_names_options_that_fit() -> None:
     assert "enough for each" in figures.to_finish_text(COMMON, 1.0)
     text = figures.to_finish_text(COMMON, 0.1)
     assert "left is too little" in text
-    assert "choose a smaller budget on Preview" in text
+    assert "Choose a smaller budget on Preview" in text
+    assert "nother dataset" not in text
     assert "'1-way'" in text
 
 

@@ -318,3 +318,12 @@ def test_joint_charge_covers_releases_up_to_key(tmp_path):
     assert exact_totals.guess == Budget(pcost=2.0).guess
     with pytest.raises(LedgerError, match="never"):
         ledger.joint_charge("never")
+
+
+def test_overspend_advice_fits_what_is_left(ledger):
+    spend(ledger, pcost=0.75)
+    with pytest.raises(BudgetExceeded, match="Plan with at most the remaining budget, or change"):
+        spend(ledger, attempt=2, pcost=0.5)
+    spend(ledger, attempt=3, pcost=0.25)
+    with pytest.raises(BudgetExceeded, match=r"spent\. Change the total by `budget change`"):
+        spend(ledger, attempt=4, pcost=0.25)

@@ -201,11 +201,10 @@ def _reason(status: DatasetStatus, source: Source, common: CommonPlan, *, needed
     try:
         status.definition.check_guarantee(common.look.budget)
     except EngineError as error:
-        return f"choose another dataset. {error_text(error)}"
+        return f"choose a dataset whose total has the guarantee of the plan. {error_text(error)}"
     if needed > status.left:
         return (
-            "choose a smaller budget on Preview, or another dataset:"
-            f" {dataset_form.left_text(status)}, but"
+            f"{dataset_form.remedy(status)}: {dataset_form.left_text(status)}, but"
             f" {budgets.amount(needed, status.definition)} is needed."
         )
     return source.problem(common.look.schema)

@@ -44,12 +44,14 @@ from pages.parts.jobs.row_advice import keep_rows_advice
 
 Progress = Callable[[float, str], bool]
 AGAIN = "Release again with new noise (spends again)"
-OTHER_RECORDS = f"To release these records, tick “{AGAIN}”, or register another dataset."
+OTHER_RECORDS = (
+    f"To release these records, tick “{AGAIN}”. Register another dataset only for other people."
+)
 
 REPEAT_LABEL = "Measure again with new noise (spends again)"
 OTHER_LOOK = (
-    f"To measure these records, tick “{REPEAT_LABEL}”, or register them as another dataset. The"
-    " stored first measurement is under 'Past measurements'."
+    f"To measure these records, tick “{REPEAT_LABEL}”. Register another dataset only for other"
+    " people. The stored first measurement is under 'Past measurements'."
 )
 CHARGE_LABEL = "The records have changed since the first measurement: charge this step separately"
 CHANGED_RECORDS = (

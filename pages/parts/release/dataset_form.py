@@ -50,6 +50,7 @@ DEFAULT_LEDGER = "budget.ledger"
 REGISTERED = "dataset_registered"
 # Session key of the digest of the schema of the plan for which the dataset was chosen.
 FOR_SCHEMA = "dataset_schema"
+CHANGE_TOTAL = "Change the total"  # title of the fold with the form for a new total
 # A remaining budget of at most this share of the total is written as "nothing".
 MIN_LEFT_SHARE = 1e-6
 
@@ -201,7 +202,7 @@ def choose(
     if status is not None:
         registered_note(book, status)
         st.markdown(escape_markdown(describe(status)))
-        st.caption(escape_markdown(f"Total: {deltas_as_powers(status.describe())}."))
+        st.caption(escape_markdown(f"Total: {deltas_as_powers(_definition_text(status))}."))
     with st.expander("New dataset", expanded=not names):
         _new_dataset(book, str(place), schema, budget)
     if status is not None:
@@ -339,9 +340,25 @@ def left_text(status: DatasetStatus) -> str:
     entered leaves such an amount after its last release.
     """
     if status.left <= MIN_LEFT_SHARE * status.total:
-        return "nothing is left of this one"
+        return "nothing is left of the total"
     left = budgets.amount(status.left, status.definition, is_left=True)
-    return f"what is left of this one is {left}"
+    return f"{left} is left of the total"
+
+
+def _definition_text(status: DatasetStatus) -> str:
+    """Return the guarantee of a total; the unit pcost is named only if it is the chosen unit."""
+    text = status.describe()
+    return text if budgets.chosen_unit() == PCOST else text.replace(" (pcost)", "")
+
+
+def remedy(status: DatasetStatus) -> str:
+    """Return what to do if what is left of a total is too little, as a clause.
+
+    A plan with a smaller budget helps only if anything is left, see `left_text`.
+    """
+    if status.left <= MIN_LEFT_SHARE * status.total:
+        return f"use “{CHANGE_TOTAL}” on the step Who pays"
+    return f"choose a smaller budget on Preview, or use “{CHANGE_TOTAL}” on the step Who pays"
 
 
 def charge(book: Ledger, receipt: Receipt) -> str:
@@ -367,16 +384,27 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
     except EngineError:
         return (
             f"{balance(status)}. It cannot be charged for this plan: choose “pure epsilon” as the"
-            " budget unit on Preview, or another dataset."
+            " budget unit on Preview."
         )
     releases = status.pays_for(budget.pcost, budget.pure_epsilon)
     if releases:
-        return f"{balance(status)}: enough for {pluralize(releases, 'release')} of this plan."
+        more = "more " if status.spent else ""
+        noun = "release" if releases == 1 else "releases"
+        return f"{balance(status)}: enough for {releases:,} {more}{noun} of this plan."
+    clause = remedy(status).replace("on the step Who pays", "below")
     return (
-        f"{balance(status)}. What is left is too little for this plan, which costs"
-        f" {budgets.amount(price, status.definition)}. Choose a smaller budget on Preview, or "
-        "another dataset."
+        f"{balance(status)}. That is too little for this plan, which costs"
+        f" {budgets.amount(price, status.definition)}: {left_text(status)}."
+        f" {clause[0].upper()}{clause[1:]}."
     )
+
+
+def can_pay(status: DatasetStatus, budget: Budget) -> bool:
+    """Return whether the dataset can pay for a release of a plan with this budget."""
+    with suppress(EngineError):
+        status.definition.check_guarantee(budget)
+        return status.pays_for(budget.pcost, budget.pure_epsilon) > 0
+    return False
 
 
 def _new_dataset(
@@ -456,7 +484,7 @@ def _total_text(total: Budget, plan_budget: Budget) -> str:
 
 def _total_form(book: Ledger, status: DatasetStatus) -> None:
     """Draw the form that changes the total of a dataset, and the list of all its totals."""
-    with st.expander("Change the total"):
+    with st.expander(CHANGE_TOTAL):
         st.caption(
             "The ledger shows the change, your name and your reason. A larger total weakens the"
             " protection of the people in the records."

@@ -360,11 +360,10 @@ def missing_step(plan: Plan, status: DatasetStatus, source: Source, *, interrupt
     try:
         price = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError:
-        return "choose “pure epsilon” as the budget unit on Preview, or another dataset."
+        return "choose “pure epsilon” as the budget unit on Preview."
     if price > status.left and not interrupted:
         return (
-            "choose a smaller budget on Preview, or another dataset:"
-            f" {dataset_form.left_text(status)}, and the plan costs"
+            f"{dataset_form.remedy(status)}: {dataset_form.left_text(status)}, and the plan costs"
             f" {budgets.amount(price, status.definition)}."
         )
     return source.problem(plan.schema)

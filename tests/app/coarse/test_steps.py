@@ -85,7 +85,7 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
 def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
     session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
     assert find_button(session, "coarse_look").disabled
-    assert "left of this one is ε 4.886, but ε 5.423 is needed" in session.text()
+    assert "ε 4.886 is left of the total, but ε 5.423 is needed" in session.text()
     assert "has left is too little" in session.set(coarse_step=PAYER).text()
     assert "enough for" not in session.text()
 

@@ -88,7 +88,7 @@ def test_rounding_rest_of_total_is_nothing_left(tmp_path: Path) -> None:
     book.add_dataset("survey", total=Budget(pcost=1.0))
     book.spend(dataset="survey", key="a", pcost=1.0 - 1e-10, plan_hash="p")
     text = open_confirmation(open_step(book.path, records_path=SURVEY)).text()
-    assert "nothing is left of this one, and the plan costs ε 4.887" in text
+    assert "nothing is left of the total, and the plan costs ε 4.887" in text
 
 
 def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:

@@ -147,9 +147,13 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert row_kinds(ledger)[4:] == ["spend", "saved"]
     session.set(release_result_view="Answers", release_result_group=0)
     assert (answers_on_page(session)["answer"] != first["answer"]).all()
+    # The step of the dataset offers the stored result, which is free.
+    session.press("New release").set(step=PAYER)
+    assert "Showing the result again costs nothing" in session.text()
+    assert "Released for survey" in session.press("open_result").text()
     session.press("New release").set(step=CONFIRM).set(again_2=True)
     assert is_release_disabled(session.set(confirmation="survey"))
-    assert "left of this one is ε 3.307, and the plan costs ε 4.887" in session.text()
+    assert "ε 3.307 is left of the total, and the plan costs ε 4.887" in session.text()
 
 
 def test_download_shows_signer_and_receipt(ledger: Ledger) -> None:
@@ -291,6 +295,11 @@ def test_dataset_that_cannot_pay_names_the_control(ledger: Ledger) -> None:
     assert "too little for this plan, which costs ε 4.887" in session.text()
     assert "Choose a smaller budget on Preview" in session.text()
     assert "enough for" not in session.text()
+    assert "another dataset" not in session.text()
+    ledger.change_total("survey", total=Budget(pcost=2.0), by="A", reason="test")
+    session.run(session.app)
+    assert "nothing is left of the total. Use “Change the total” below." in session.text()
+    assert "smaller budget" not in session.text()
     ledger.add_dataset("pure", total=Budget.pure(1.0))
     session.run(session.app)
     assert "choose “pure epsilon”" in session.set(dataset="pure").text()
