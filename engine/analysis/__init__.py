@@ -17,11 +17,14 @@ from engine.analysis.ad_hoc_queries import (
     workload_table,
 )
 from engine.analysis.certificates import (
+    BIAS_NOTE,
     above_best,
     bound_text,
     certificate_text,
     gap_text,
     mechanism_bound,
+    short_bound_text,
+    short_certificate_text,
 )
 from engine.analysis.compare import (
     compare,
@@ -80,6 +83,7 @@ from engine.analysis.what_if import (
 )
 
 __all__ = [
+    "BIAS_NOTE",
     "ROWS",
     "SAMPLED",
     "NoiseScale",
@@ -135,6 +139,8 @@ __all__ = [
     "round_up",
     "run_query",
     "share_within",
+    "short_bound_text",
+    "short_certificate_text",
     "single_groups_text",
     "summary",
     "table_names",

@@ -12,6 +12,12 @@ from engine.plans import Plan
 from engine.privacy import REPLACE_ONE
 from engine.workload import Workload
 
+# Maps an objective of a plan to the error that it minimizes.
+MEASURES = {
+    "sum": "weighted RMSE",
+    "max": "largest standard error",
+    "lp": "power mean of variances",
+}
 BIAS_NOTE = "Biased methods can be more accurate where counts are smaller than the noise."
 
 
@@ -75,6 +81,24 @@ def certificate_text(plan: Plan) -> str:
     )
 
 
+def short_certificate_text(plan: Plan) -> str:
+    """Return one sentence with the bound of a plan's certificate, and the gap of the plan.
+
+    Without a bound above 0, the result is that of `certificate_text`.
+    """
+    certificate, objective = plan.certificate, str(plan.options.get("objective", "sum"))
+    if not 0.0 < certificate.lower_bound < math.inf:
+        return certificate_text(plan)
+    measure = MEASURES[objective]
+    if objective == "max" and plan.options.get("targets") is not None:
+        measure = "largest ratio of standard error to target"
+    return (
+        f"Lower bound on the {measure} of plans of this kind:"
+        f" {format_number(certificate.lower_bound)}; this plan: {format_number(plan.achieved)},"
+        f" {gap_text(plan)} more."
+    )
+
+
 def gap_text(plan: Plan) -> str:
     """Return the gap of a plan in percent, rounded up; "less than 0.01%" for smaller gaps."""
     gap = plan.certificate.gap
@@ -94,14 +118,23 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return sentences with the result of `above_best` and the lower bound on the weighted RMSE.
+    """Return sentences with the result of `short_bound_text` and about biased methods.
 
     If the lower bound is 0, a sentence states this instead.
+    """
+    text = short_bound_text(plan, bound)
+    return f"{text} {BIAS_NOTE}" if above_best(plan, bound) else text
+
+
+def short_bound_text(plan: Plan, bound: MechanismBound) -> str:
+    """Return a sentence with the result of `above_best` and the lower bound on the weighted RMSE.
+
+    If the lower bound is 0, the sentence states this instead.
     """
     bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No lower bound above 0 was found for all matrix mechanisms."
     return (
         f"This plan is at most {above} above the theoretical limit for any matrix mechanism, a"
-        f" weighted RMSE of {format_number(bound_rmse)} counts. {BIAS_NOTE}"
+        f" weighted RMSE of {format_number(bound_rmse)} counts."
     )

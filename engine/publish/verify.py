@@ -256,7 +256,8 @@ FORMER_PHRASES = (
     ("someone who sees everything published and knows", "someone who sees this release and knows"),
     ("somebody who sees the published numbers guesses", "somebody who sees this release guesses"),
 )
-# certificate fields that are sentences; they state the gap as a percentage with one decimal
+# Certificate fields that are sentences.  They state the gap as a percentage with two decimals, in
+# packages of earlier versions with one decimal.
 TEXT_FIELDS = ("claim", "bound")
 
 

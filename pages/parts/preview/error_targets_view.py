@@ -221,13 +221,16 @@ def distance(plan: Plan) -> None:
     drawn once its job is done, and only for plans that minimise the sum of variances.
     """
     if not _minimizes_sum(plan):
-        st.caption(escape_markdown(analysis.certificate_text(plan)))
+        _draw_certificate(plan)
         return
     key = _bound_key(plan)
     # The job with this key was started by `best`, which the headline of the page calls.
     job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
-        st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
+        st.markdown(
+            f"**{escape_markdown(analysis.short_bound_text(plan, job_state.result))}**",
+            help=analysis.BIAS_NOTE,
+        )
         figure_view.picture(
             figures.distance_picture(plan, job_state.result),
             key="distance",
@@ -235,7 +238,13 @@ def distance(plan: Plan) -> None:
         )
     elif not job_queue.is_there(key):
         buttons.button("Search for the bound again", _search, plan, key="bound_again")
-    st.caption(escape_markdown(analysis.certificate_text(plan)))
+    _draw_certificate(plan)
+
+
+def _draw_certificate(plan: Plan) -> None:
+    """Draw the bound of the certificate of a plan; a tooltip has its complete statement."""
+    text = analysis.short_certificate_text(plan)
+    st.caption(escape_markdown(text), help=escape_markdown(plan.certificate.statement))
 
 
 def best(plan: Plan) -> str | None:

@@ -164,7 +164,7 @@ def test_distance_to_bound_is_computed_and_shown() -> None:
     result, bound = plan(workload, Budget(pcost=1.0)), texts.mechanism_bound(workload)
     assert session.metrics()["Gap to the best possible"] == f"≤ {texts.above_best(result, bound)}"
     assert "Gap to its bound" not in session.metrics()  # the bound for all mechanisms replaces it
-    assert texts.bound_text(result, bound) in session.set(fold_limit=True).text()
+    assert texts.short_bound_text(result, bound) in session.set(fold_limit=True).text()
     assert not session.errors()
 
 
