@@ -155,7 +155,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported modules and collected tests from garbage collection."""
+    """Exclude imported modules and collected tests from garbage collection; collect rarely."""
     gc.freeze()
     gc.enable()
     # tests create few reference cycles

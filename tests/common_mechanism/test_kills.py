@@ -63,7 +63,7 @@ def die_at(point):
 
 
 def killed(work, point):
-    """Return whether a process that runs ``work`` and dies at ``point`` was killed there."""
+    """Run ``work`` in a process that kills itself at ``point``; return whether it was killed."""
 
     def run():
         die_at(point)

@@ -1,4 +1,4 @@
-"""Chains and selection rules on matrices, compared with the paper."""
+"""Selection rules, and chains of more than two analyses, on matrices, compared with the paper."""
 
 import itertools
 import math

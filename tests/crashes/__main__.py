@@ -1,4 +1,4 @@
-"""Kill a large release at ten steps and compare it with an uninterrupted one."""
+"""Kill a large release at many steps and compare it with a copy that is killed only once."""
 
 from __future__ import annotations
 

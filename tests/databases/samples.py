@@ -67,7 +67,7 @@ ROWS = pa.table(VALUES)
 
 
 class Traffic:
-    """Bytes fetched from a database; reading rows from it is an error."""
+    """Counter of the bytes that queries fetch from a database; reading rows raises an error."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.bytes, fetch = 0, database_module._run_query

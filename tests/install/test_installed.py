@@ -101,7 +101,7 @@ class Distributions:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    """Yield distributions built from a checkout that contains unrelated private files."""
+    """Return distributions built from a checkout that contains unrelated private files."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in FOLDERS:
         (source / name).symlink_to(ROOT / name)

@@ -39,7 +39,7 @@ TOTALS = measure(plan(Workload(S).add("age"), B), D, rehearsal=True)
 
 
 def new_ledger() -> Ledger:
-    """Return a ledger whose folder no longer exists."""
+    """Return a new ledger; its temporary folder has already been deleted."""
     with tempfile.TemporaryDirectory() as folder:
         return Ledger.create(Path(folder) / "ledger")
 

@@ -235,7 +235,7 @@ def test_number_of_planted_bugs_is_current() -> None:
 
 
 def unknown_places(text: str) -> list[str]:
-    """Return files, modules and names that a text has in backticks but that do not exist."""
+    """Return the files, modules and names in backticks in a text that do not exist."""
     missing = [
         p
         for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text)

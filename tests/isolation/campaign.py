@@ -55,7 +55,7 @@ class Person:
 
     @classmethod
     def arrive(cls, name: str, server: RunningServer, folder: Path, rows: int) -> Person:
-        """Write records and ledger, and open the Release page."""
+        """Write records and ledger, open the Release page, and return the person."""
         frame = synthetic(SCHEMA, rows, seed=5).assign(
             remark=[f"canary{name}q{i}" for i in range(rows)]
         )
@@ -225,7 +225,7 @@ def find_leaks(
 def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
     """Yield a sentence for each file below ``place`` that has a private value or a private name.
 
-    Private working copies may have values unless ``at_end``.
+    Private working copies may contain them unless ``at_end``; private settings may contain names.
     """
     for file in place.rglob("*"):
         try:

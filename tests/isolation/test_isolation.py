@@ -1,4 +1,4 @@
-"""A short campaign reports no leak, and every planted one."""
+"""A short campaign reports no leak of the server, and reports every planted leak."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from tests.waiting import CEILING
 
 
 def spend(ledger, attempt=1, pcost=0.25, dataset="adult", plan_hash="1f3a"):
-    """Spend budget of a dataset of the ledger under the key of this release; return the receipt."""
+    """Spend budget of a dataset under the key of (dataset, plan, attempt); return the receipt."""
     key = release_key(dataset=dataset, plan_hash=plan_hash, attempt=attempt)
     return ledger.spend(dataset=dataset, key=key, pcost=pcost, plan_hash=plan_hash)
 

@@ -18,7 +18,7 @@ def toy_is_registered(monkeypatch):
 
 @pytest.fixture
 def few_levels(request, monkeypatch):
-    """Limit level selection to six levels to save time; test_level_selection tests more levels."""
+    """Limit level selection to six levels to save time, except in tests marked full."""
     if request.node.get_closest_marker("full"):
         planned_once.cache_clear()
         return

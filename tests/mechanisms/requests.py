@@ -151,7 +151,7 @@ def pairwise_design():
         covered.update([case, (case, setting), (shape, setting)])
 
     def covered_counts(row):
-        """Return how many pairs of the row earlier rows contain, and the number of rows of its case."""
+        """Return how many of the row's two pairs are covered, and how many rows have its case."""
         case, shape, setting = row
         covered_pairs = [pair for pair in ((case, setting), (shape, setting)) if pair in covered]
         return len(covered_pairs), covered[case]

@@ -1,4 +1,4 @@
-"""HDMM searches against explicit matrices: errors, gradients, bounds, sensitivities."""
+"""HDMM: errors, gradients, bounds and sensitivities, compared with explicit matrices."""
 
 import itertools
 import math

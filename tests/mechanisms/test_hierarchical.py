@@ -124,7 +124,7 @@ def test_greedy_hierarchy_is_not_worse_than_published_rule(seed, noise):
 
 
 def explicit_marginals(sizes, sets):
-    """Return the query matrix of the marginals of the axes ``sets``."""
+    """Return the query matrix of one marginal per set of axes in ``sets``."""
     one = {True: np.eye, False: lambda n: np.ones((1, n))}
     out = []
     for axes in sets:

@@ -1,4 +1,4 @@
-"""Strategies of the benchmarks on many cells, against computations with matrices."""
+"""Interval queries on many cells, as benchmarks use them, compared with explicit matrices."""
 
 import numpy as np
 import pytest

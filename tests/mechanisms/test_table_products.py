@@ -28,7 +28,7 @@ BUDGET = Budget(pcost=1.0)
 
 
 def mixed_workload(schema: Schema = SCHEMA) -> Workload:
-    """Return joint queries of two attributes and product queries of all three."""
+    """Return joint queries of two attributes, and product queries of one, two and three."""
     base = (
         Workload(schema)
         .add("a", "circular", weight=2.0)

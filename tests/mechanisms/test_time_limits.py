@@ -1,4 +1,4 @@
-"""Time limits that are shorter than a strategy without a search."""
+"""Time limits: too short limits are refused, and searches leave time for the steps after them."""
 
 from __future__ import annotations
 

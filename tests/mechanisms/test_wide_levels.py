@@ -194,10 +194,10 @@ def test_quotient_problem_equals_the_problem(sizes):
 
 
 def county_part(family):
-    """Return the part of a group that asks the queries of ``family`` on an attribute "tract".
+    """Return the part of a group with the queries of ``family`` on an attribute "tract".
 
-    The attribute has a hierarchy of the states and counties of `level_gram`, and a hierarchy of two
-    halves: the cells with even and with odd index.
+    The attribute has two hierarchies: the states and counties as in `level_gram`, and two halves
+    (the cells with even and with odd index).
     """
     rng = np.random.default_rng(1)
     county = np.repeat(np.arange(CELLS), rng.integers(1, 4, CELLS))
@@ -394,7 +394,7 @@ def test_rehearsal_of_areas_publishes_tables():
 
 
 def areas_release():
-    """A rehearsal of the workload of `areas_by_sex`, with few records."""
+    """Return a rehearsal of the workload of `areas_by_sex`, with few records."""
     workload, rng = areas_by_sex(), np.random.default_rng(0)
     columns = {
         a.name: [a.label(i) for i in rng.integers(0, a.size, 60)]

@@ -49,7 +49,7 @@ CASES = [case for case in OPTIONS if case != "hdmm"]
 
 
 def marginals(cells):
-    """All marginals up to 3-way on a wide attribute and two narrow ones."""
+    """Return all marginals up to 3-way on a wide attribute and two narrow ones."""
     schema = Schema(
         [Attribute.of_size("code", cells), Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]
     )

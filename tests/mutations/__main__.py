@@ -68,11 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if missed or not chosen else 0
 
 
-def _unknown(does: str, name: str) -> str:
-    """Return the error message for a name that matches no bug."""
+def _unknown(criterion: str, name: str) -> str:
+    """Return the error message for a name that matches no bug by the criterion, a verb phrase."""
     near = difflib.get_close_matches(name, [b.name for b in BUGS], n=3, cutoff=0.3)
     hint = f"; near: {', '.join(map(repr, near))}" if near else ""
-    return f"no bug {does} {name!r}{hint}; --list names all"
+    return f"no bug {criterion} {name!r}{hint}; --list names all"
 
 
 def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
