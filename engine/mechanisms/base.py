@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
+from engine._arrays import Array
 from engine._clock import planning_time
 from engine._format import format_number
 from engine._validation import check_choice
@@ -73,6 +74,10 @@ class Limits:
     workers : number of worker processes; 1 computes in this process.  With None, the number in an
         active `joblib.parallel_config`, or else all cores for large problems and 1 for small ones.
     cache : whether solved strategies are read from and written to the cache on disk.
+    window_weights : dual weights of windows, by `WindowSpace.key`.  The searches of one planning
+        call share this mapping: each search starts at the weights of the last search for the same
+        windows, and stores its own.  It is no option of `plan`; every planning call begins with an
+        empty mapping, so that a plan does not depend on earlier plans.
     """
 
     time_limit: float | None = None
@@ -80,6 +85,9 @@ class Limits:
     progress: Listener | None = None
     workers: int | None = None
     cache: bool = True
+    window_weights: dict[Hashable, Array] = field(
+        default_factory=dict, repr=False, compare=False, metadata={"is_option": False}
+    )
 
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):

@@ -562,7 +562,7 @@ class QuerySmasher(ResidualMechanism):
 
         The splits that `ways_to_split` excludes are left out.
         """
-        memory = SplitMemory(workload, limits.solve_cache(), allowance)
+        memory = SplitMemory(workload, limits.solve_cache(), allowance, limits.window_weights)
         tunes_complements, tunes_centers = ways_to_split(workload, allowance)
         if tunes_complements:
             yield memory.complements(tell)
@@ -578,6 +578,7 @@ class QuerySmasher(ResidualMechanism):
             options=Options(gap=self.gap, deadline=deadline),
             memory_limit=limits.memory_limit,
             cache=limits.solve_cache(),
+            window_weights=limits.window_weights,
         )
 
 

@@ -33,7 +33,6 @@ from engine.plans.solver_state import LineWeights, SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split
-from engine.residuals.recent_weights import shared_weights
 from engine.workload import Workload
 
 # Largest number of entries of all custom query matrices in an untrusted plan file: MAX_ENTRIES, or
@@ -272,7 +271,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     GaussianQueries,
     LaplaceQueries,
 )
-LIMITS = tuple(f.name for f in fields(Limits))
+LIMITS = tuple(f.name for f in fields(Limits) if f.metadata.get("is_option", True))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
@@ -377,7 +376,7 @@ def plan(
         configured.check_invariants(workload)
     # Most matrix products are small, so one thread is fastest.  Code with large matrices sets its
     # own number of threads.
-    with threads_for(1), shared_weights():
+    with threads_for(1):
         return configured.plan(workload, budget, limits)
 
 

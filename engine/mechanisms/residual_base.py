@@ -394,7 +394,7 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         self.check_memory(workload, limits.memory_limit)
-        limits = replace(limits, progress=monotone(limits.progress))
+        limits = replace(limits, progress=monotone(limits.progress), window_weights={})
         limits.tell(0.0, "Decomposing the workload")
         if limits.time_limit is not None:
             self._check_least_time(workload, limits)

@@ -56,7 +56,7 @@ from engine.residuals.search_costs import (
     matrix_free_cost,
 )
 from engine.residuals.strategy_search import Search
-from engine.residuals.window_solver import WindowGram
+from engine.residuals.window_solver import WindowGram, WindowSpace
 from engine.residuals.window_strategy import window_solution
 
 # A plan records the status of its searches.  If an alternating search optimises one axis at a time,
@@ -121,6 +121,8 @@ class SubworkloadSolver:
     options : stopping rule of every search.
     memory_limit : largest memory of one search, in bytes.
     cache : store of solutions of earlier searches; None for no store.
+    window_weights : dual weights of windows, by `WindowSpace.key`, from which searches for windows
+        start and to which they add their own; None for no weights.
 
     Attributes
     ----------
@@ -144,12 +146,14 @@ class SubworkloadSolver:
         options: Options,
         memory_limit: float,
         cache: SolveCache | None = None,
+        window_weights: dict[Hashable, Array] | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self._deadline = options.deadline
         # `in_time` may lower both limits
         self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
+        self.window_weights = {} if window_weights is None else window_weights
         # The hints are copied once.  If solutions of this solver were added to them, results would
         # depend on the order of solving.
         self.hints: Hints = cache.hints() if cache is not None else {}
@@ -542,18 +546,22 @@ class SubworkloadSolver:
     def _window_solution(self, gram: WindowGram, dual: Array | None, pi: Array | None) -> Solution:
         """Return the solution for windows and other queries.
 
-        The search starts at its stored dual weights, if any.
-
-        The parameters are those of `window_solution`.  Stored weights may come from a wrong file.
-        Wrong weights only cost time, because the search continues from the stored weights.
+        The search starts at the weights of this Gram and center in the cache, otherwise at those in
+        ``window_weights``, otherwise at equal weights.  The parameters are those of
+        `window_solution`.  Weights in the cache may come from a wrong file.  Wrong weights only
+        cost time, because the search continues from the stored weights.
         """
-        if dual is not None or self.cache is None:
+        if dual is not None:
             return window_solution(gram, self.options, dual, pi)
         key = hashlib.sha256(repr((WINDOW_FORMAT, gram, digest(pi))).encode()).hexdigest()
-        stored, _ = self.cache.numbers(key)
-        start = stored if stored is not None and _are_weights(stored, gram.cells) else None
+        stored = None if self.cache is None else self.cache.numbers(key)[0]
+        if stored is not None and not _are_weights(stored, gram.cells):
+            stored = None
+        space_key = WindowSpace(gram=gram, center=pi).key
+        start = self.window_weights.get(space_key) if stored is None else stored
         solution = window_solution(gram, self.options, center=pi, start=start)
-        if start is None or not np.array_equal(start, solution.dual):
+        self.window_weights[space_key] = solution.dual
+        if self.cache is not None and (stored is None or not np.array_equal(stored, solution.dual)):
             self.cache.keep_numbers(key, solution.dual)
         return solution
 

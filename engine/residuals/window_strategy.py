@@ -32,7 +32,6 @@ from engine.residuals.dual_solver import Options, Solution
 from engine.residuals.halves import SLAB_ENTRIES, Halves, are_symmetric
 from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.operators import Chain, CosineMatrix, Operator
-from engine.residuals.recent_weights import recent_weights
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
 from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import (
@@ -361,19 +360,17 @@ def window_solution(
     dual : dual weights of an earlier search, shape (n,); if given, they determine the strategy and
         there is no search.
     center : center of the residual space, shape (n,); None for a uniform one.
-    start : initial weights of the search, shape (n,); None for those of the last search for these
-        queries in the same planning call, or equal weights if there was none.
+    start : initial weights of the search, shape (n,); None for equal weights.
     """
-    space, recent = WindowSpace(gram=gram, center=center), recent_weights()
+    space = WindowSpace(gram=gram, center=center)
     if dual is None:
         solution = solve(
             space,
             gap=options.gap,
             evaluations=options.evaluations,
             deadline=options.deadline,
-            start=recent.get(space.key) if start is None else start,
+            start=start,
         )
-        recent[space.key] = solution.dual
     else:
         solution = evaluate(space, dual)
     is_proved = dual is not None or solution.gap <= options.gap

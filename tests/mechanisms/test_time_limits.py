@@ -116,9 +116,9 @@ def test_tuned_without_unions_reserves_time_for_one_plan(monkeypatch: pytest.Mon
     deadlines = []
     memory = querysmasher.SplitMemory
 
-    def recorded(workload: Workload, cache: None, allowance: Allowance) -> Any:
+    def recorded(workload: Workload, cache: None, allowance: Allowance, weights: Any) -> Any:
         deadlines.append(allowance.deadline)
-        return memory(workload, cache, allowance)
+        return memory(workload, cache, allowance, weights)
 
     monkeypatch.setattr(querysmasher, "SplitMemory", recorded)
     start = planning_time()

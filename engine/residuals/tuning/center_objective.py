@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -72,7 +72,6 @@ from engine.residuals.level_solver import LevelGram
 from engine.residuals.level_strategy import level_solution
 from engine.residuals.marginals import marginal_solution
 from engine.residuals.operators import is_wide
-from engine.residuals.recent_weights import recent_weights
 from engine.residuals.search_costs import dense_bytes, step_seconds
 from engine.residuals.window_solver import (
     WindowGram,
@@ -622,6 +621,8 @@ class CenterProblem:
     watch : called with the fraction completed and a text; may raise to cancel.
     allowance : limits of memory and time.  Groups with a part that exceeds a limit are left out of
         S, and attributes that occur only in such groups keep uniform centers.
+    window_weights : dual weights of windows, by `WindowSpace.key`, from which first searches start
+        and to which all searches add their own; None for no weights.
     solves_windows : whether wide attributes that have only windows of one width are solved without
         a matrix.  The gradient search needs their matrices.
     """
@@ -632,9 +633,11 @@ class CenterProblem:
         watch: Listener,
         allowance: Allowance | None = None,
         *,
+        window_weights: dict[Hashable, Array] | None = None,
         solves_windows: bool = True,
     ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()
+        self.window_weights = {} if window_weights is None else window_weights
         self.roles = roles_of(workload)
         self.sizes = {role: workload.schema[name].size for name, role in self.roles.items()}
         self.projections: list[PartProjection] = []
@@ -992,16 +995,15 @@ class CenterProblem:
     def _solve_windows(self, key: Any, space: WindowSpace) -> WindowSolution:
         """Solve windows; the search starts at the last dual weights stored for ``key``.
 
-        The first search starts at the `recent_weights` of these windows.
+        The first search starts at the ``window_weights`` of these windows.
         """
-        recent = recent_weights()
-        if space.key in recent:
-            self._last_weights.setdefault(key, recent[space.key])
+        if space.key in self.window_weights:
+            self._last_weights.setdefault(key, self.window_weights[space.key])
         # The plan starts its search on a residual space at these weights.  A search that starts
         # near the optimum needs about as many steps as one that starts far from it.
         gap = self.options.gap if space.whole else min(self.options.gap, WINDOW_GAP)
         solution = self._solve(solve_windows, key, space, gap)
-        recent[space.key] = solution.dual
+        self.window_weights[space.key] = solution.dual
         return solution
 
     def _solve(

@@ -47,7 +47,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -265,6 +265,7 @@ def tuned_centers(
     watch: Listener,
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
+    window_weights: dict[Hashable, Array] | None = None,
 ) -> dict[str, Array]:
     """Return tuned centers: a mapping from attributes to vectors of shape (n_i,) with sum 1.
 
@@ -282,8 +283,9 @@ def tuned_centers(
     start : centers of a similar workload.  They are the initial centers of a separable workload;
         for a workload that is not separable they are used if they are better than uniform centers.
     allowance : limits of memory and time.
+    window_weights : dual weights of windows, see `CenterProblem`.
     """
-    problem = CenterProblem(workload, watch, allowance)
+    problem = CenterProblem(workload, watch, allowance, window_weights=window_weights)
     if not separable_projections(problem):
         if problem.window_roles:
             problem = CenterProblem(workload, watch, allowance, solves_windows=False)
@@ -442,10 +444,18 @@ class SplitMemory:
     workload : the workload.
     cache : store of tuned centers and complements; None for no store.
     allowance : limits of memory and time of a search.
+    window_weights : dual weights of windows, see `CenterProblem`.
     """
 
-    def __init__(self, workload: Workload, cache: SolveCache | None, allowance: Allowance) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cache: SolveCache | None,
+        allowance: Allowance,
+        window_weights: dict[Hashable, Array],
+    ) -> None:
         self.workload, self.cache, self.allowance = workload, cache, allowance
+        self.window_weights = window_weights
         self.sizes = [a.size for a in workload.schema.attributes]
 
     @cached_property
@@ -479,7 +489,7 @@ class SplitMemory:
                     start[name] = pi
         if is_final:
             return Split(centers=start)
-        tuned = tuned_centers(self.workload, watch, start, self.allowance)
+        tuned = tuned_centers(self.workload, watch, start, self.allowance, self.window_weights)
         vectors = [
             tuned.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes
         ]

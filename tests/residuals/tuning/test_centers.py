@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from engine.errors import Cancelled
+from engine.errors import Cancelled, PlanError
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
-from engine.residuals import Options, basis, operators
+from engine.residuals import Options, basis, operators, window_strategy
 from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation
 from engine.residuals.tuning.complements import ComplementProblem
 from engine.residuals.tuning.tune import (
@@ -19,7 +20,8 @@ from engine.residuals.tuning.tune import (
     tuned_centers,
     ways_to_split,
 )
-from engine.workload import Attribute, Custom, Schema, Workload
+from engine.residuals.window_solver import WindowSpace
+from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests.oracles import block_rows, workload_rows
 from tests.residuals.tuning.full_domain import full_domain_optimum, limit_unions
 
@@ -392,3 +394,25 @@ def test_value_has_digits_of_sensitivities() -> None:
     assert not state.optima
     problem._last_weights.clear()
     assert error == state.optimum(index)[0]
+
+
+def test_window_searches_share_weights_within_planning_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts, search = [], window_strategy.solve
+
+    def recorded(space: WindowSpace, **options: Any) -> Any:
+        starts.append(options["start"])
+        return search(space, **options)
+
+    monkeypatch.setattr(window_strategy, "solve", recorded)
+    workload = Workload(sizes(300)).add("n0", Width(7))
+    for _ in range(2):
+        starts.clear()
+        plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
+        first, *others = starts
+        assert first is None
+        assert others
+        assert all(start is not None for start in others)
+    with pytest.raises(PlanError, match="window_weights"):
+        plan(workload, Budget(pcost=1.0), window_weights={})  # type: ignore[call-arg]
