@@ -37,7 +37,7 @@ def build_block(schema: Schema, factors) -> Block:
 
 
 def random_rows(rng: np.random.Generator, rank: int, cells: int, spread: float) -> np.ndarray:
-    """Return rows whose norms differ by a factor of ``spread``."""
+    """Return random rows whose typical norms fall from first to last by a factor of ``spread``."""
     return rng.normal(size=(rank, cells)) * np.geomspace(1.0, 1.0 / spread, rank)[:, None]
 
 

@@ -1,4 +1,4 @@
-"""Variances of products of queries: factored quadratic forms equal those of all products."""
+"""Variances of product queries: quadratic forms give the same as listing all products."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ KINDS = {
 
 
 def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
-    """Return custom queries on two attributes, for which a strategy has unequal costs per cell.
+    """Return custom queries on two attributes whose strategies cost more in some cells than others.
 
     With ``exact``, attribute a has exact totals; with ``fractions``, coefficients are not integers.
     """

@@ -22,10 +22,10 @@ REGION, INCOME, SQUARE, COUNTY, SEX = range(5)
 
 
 def records(exceptions):
-    """Return 20,000 records, shape (attributes, records).
+    """Return 20,000 records as a dictionary from each attribute to its codes.
 
-    Income determines its square and county determines region, but not for the given share of the
-    records.
+    Income determines "square" (here 7 - income) and county determines region, except in the share
+    ``exceptions`` of the records.
     """
     rng = np.random.default_rng(1)
     sex, county = rng.integers(0, 2, 20_000), rng.integers(0, 9, 20_000)
@@ -96,7 +96,7 @@ def test_exact_tables_follow_their_sources():
 
 
 def contrast_of(table, axes):
-    """Return the contrast of the exact table on positions in the schema."""
+    """Return the exact table of the attributes at ``axes``, centered along each of its axes."""
     counts = table([SCHEMA.names[a] for a in axes])
     for axis in range(counts.ndim):
         counts = counts - counts.mean(axis=axis, keepdims=True)

@@ -341,7 +341,7 @@ def parquet_bomb(folder: Path) -> None:
 
 
 def dictionary_bomb(folder: Path) -> None:
-    """Replace all texts of answers.parquet by one text of 1 MB; the file stores the text only once."""
+    """Replace all query texts of answers.parquet by one text of 1 MB, which is stored only once."""
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * MB] * len(table), pa.string())
     pq.write_table(

@@ -24,7 +24,10 @@ REFERENCES = ("none", "records", "file", "published")
 
 
 def random_records(rng):
-    """Return coded records of 1 to 5 attributes, and a schema that may have facts."""
+    """Return coded records, and their schema of 1 to 5 attributes.
+
+    The schema may have impossible cells and exact totals, which the records satisfy.
+    """
     names = "abcde"[: rng.integers(1, 6)]
     sizes = {name: int(rng.choice([1, 2, 3, 4, 7, 12])) for name in names}
     count = int(rng.choice([3, 40, 500, 5_000]))

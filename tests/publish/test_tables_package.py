@@ -66,7 +66,7 @@ def published_errors(mechanism, workload, **options):
 
 @functools.cache
 def package_bytes(errors, most_weights):
-    """Return the bytes of a package.
+    """Return the bytes of a package of published tables with their ``errors``.
 
     ``most_weights`` must be the current value of `linear_form.MAX_WEIGHTS`.  The package depends
     on it, so it must be a part of the key of the cache.

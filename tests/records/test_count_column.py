@@ -38,7 +38,7 @@ def counted_table(name: str = "n") -> pd.DataFrame:
 
 
 def data_kinds(frame: pd.DataFrame, folder: Path) -> list[Any]:
-    """Return a table as each kind of data: frame, Arrow table, files and float counts."""
+    """Return a table as a frame, Arrow table, CSV and Parquet file, and frame with float counts."""
     frame.to_csv(folder / "a.csv", index=False)
     frame.to_parquet(folder / "a.parquet")
     return [

@@ -319,8 +319,8 @@ def test_command_line_counts_shards_and_releases_sum(
 def write_modified(path: Path, out: Path, **head: Any) -> Path:
     """Write a copy of a counts file with other header fields ``head``; return its path ``out``.
 
-    The field "tables" is no header field, but a mapping: file name -> other content of this table,
-    or None to leave the table out.
+    The argument ``tables`` is not a header field: it maps the name of a table file to the numbers
+    that replace its last six, or to None to leave the table out.
     """
     tables = head.pop("tables", {})
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w") as new:

@@ -23,7 +23,7 @@ from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
 def packed(path: Path, content: bytes) -> Path:
-    """Write a file, compressed as its ending says."""
+    """Write a file, compressed if its ending is that of a compressed format; return its path."""
     match path.suffix:
         case ".gz":
             path.write_bytes(gzip.compress(content))

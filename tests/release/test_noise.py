@@ -289,7 +289,7 @@ def test_margin_exceeds_float_error_of_acceptance():
 
 
 def propose_by_integers(envelope, words, *, entropy):
-    """Decode and decide one word at a time, without floats; yield pairs (value, accepted)."""
+    """Yield (proposed value, whether it is accepted) of each word, computed without floats."""
     for word in map(int, words):
         bin_, word = int(envelope.bin_of[word % noise.TABLE_ENTRIES]), word // noise.TABLE_ENTRIES
         negative, word = word % 2, word // 2

@@ -105,7 +105,8 @@ def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:
 def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
     """Return one to six random query rows, shape (queries, cells).
 
-    The entries are zeros and ones, integers, or real numbers, all times one random factor.
+    The entries are zeros and ones, integers, or real numbers, times one random factor; real
+    numbers can have another factor per row.
     """
     count = int(rng.integers(1, 7))
     kind = rng.integers(4)

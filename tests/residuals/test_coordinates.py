@@ -348,9 +348,9 @@ def test_total_block_has_no_axes():
 
 
 def transposed_squares(block):
-    """Return the squared column norms of a block like the one of the test of two factors.
+    """Return the squared column norms of a block on (a, b, c), computed from its dense rows.
 
-    Its first factor is on the attributes (c, a), its second on b.
+    The first factor of the block is on the attributes (c, a), the second on b.
     """
     (_, s), (_, t) = block.factors
     weights = np.ones((9, 1)) if block.weights is None else block.weights

@@ -1,4 +1,4 @@
-"""Dual solver against an independent solver; bounds by weak duality; faster paths."""
+"""Dual solver, compared with an independent solver; bounds by weak duality; shortcuts."""
 
 import itertools
 import math
