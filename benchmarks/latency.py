@@ -85,7 +85,7 @@ def families(visit: Visit, edits: int) -> list[float]:
             to_workload(visit)
             visit.choose("One table")
         visit.pick("Attributes", "age")
-        visit.pick("Type of counts on each attribute", names[k % len(names)])
+        visit.pick("Query type on each attribute", names[k % len(names)])
         visit.number("Weight", f"{1000 + 500 * k}")
         out.append(seconds(visit.page, lambda: edit_and_preview(visit, "Add this table"), old))
         visit.settle()

@@ -48,7 +48,7 @@ request_state = page_layout.header(
 if lesson := history.page_state().get("lesson_opened"):
     st.info(
         f"This is the plan of the lesson “{lesson}”; Undo restores your plan. Here the noise is"
-        " optimized for the counts, so errors can be smaller than in the lesson.",
+        " optimized for the queries, so errors can be smaller than in the lesson.",
         icon="🎓",
     )
 place = st.container()

@@ -16,9 +16,9 @@ from pages.parts.workload import (
 page_layout.require()
 
 TUTORIAL = (
-    "A **workload** is a list of **tables**: sets of attributes, each with a **type of counts**,"
+    "A **workload** is a list of **tables**: sets of attributes, each with a **query type**,"
     " such as every cell (*marginal*), all values up to a limit (*prefix*) or between two limits"
-    " (*range*). The noise is optimized for these counts, so list only what you will publish. A"
+    " (*range*). The noise is optimized for these queries, so list only what you will publish. A"
     " larger **weight** makes a table more accurate at the expense of the others."
 )
 FORMS = {
@@ -41,7 +41,7 @@ def require_schema() -> None:
 
 request_state = page_layout.header(
     page_layout.page("Workload"),
-    "Choose the counts to publish. The panel shows how accurate they will be.",
+    "Choose the queries. The panel shows how accurate their answers will be.",
     TUTORIAL,
 )
 if request_state.workload is None:

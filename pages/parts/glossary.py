@@ -41,7 +41,7 @@ TERMS = {
     "Schema": "The columns of the records and the values that each can have. It is always public.",
     "Standard error": "Standard deviation of the noise in an answer, in counts.",
     "Strategy": "The numbers that are measured with noise; the answers are computed from them.",
-    "Table": "Counts by a set of columns, such as sex by age: one number per combination of values.",
+    "Table": "Counts by a set of attributes, such as sex by age: one number per combination of values.",
     "Tree": "The hierarchical strategy: it counts all records, then halves, quarters and so on, down to cells.",
     "Typical error": "Root of the mean squared standard error over all queries (RMSE), in counts.",
     "Unit of privacy": "What the noise hides: one row, or all rows of a person up to a maximum.",

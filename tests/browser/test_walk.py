@@ -35,7 +35,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.press("Add ")
     visit.choose("One table")
     visit.pick("Attributes", "age")
-    visit.pick("Type of counts on each attribute", "range")
+    visit.pick("Query type on each attribute", "range")
     visit.check_accessibility("3_workload")
     visit.press("Add this table")
     visit.expect_text("56")  # the number of tables

@@ -28,7 +28,7 @@ POINT = "budget_dot"  # selected point: (request key, mechanism label, pcost)
 FIRST_SHOWN = 4  # number of mechanisms that the view "By query" draws at first
 RESIDUAL_PLANNER = "residualplanner"
 MARGINALS_NOTE = (
-    "ResidualPlanner is optimal for marginal tables only. This workload has other counts, such as"
+    "ResidualPlanner is optimal for marginal tables only. This workload has other queries, such as"
     " cumulative ones; ResidualPlanner+ chooses its strategy for them."
 )
 MAX_DRAWN_PARTS = 2  # number of attribute axes of one chart

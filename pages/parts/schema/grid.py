@@ -284,7 +284,7 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
     if names := _names(schema, lambda attribute: attribute.size == 1):
         st.warning(
             f"Only one possible value: {names}. Enter all values, or delete the row: an attribute"
-            " with one value splits no counts."
+            " with one value splits no table."
         )
 
 

@@ -38,7 +38,7 @@ def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
         if all(group.attributes in attribute_sets for group in new):
             text += (
                 f" {pluralize(len(new), 'table')} would be added because the workload has another"
-                f" type of counts for the same attributes, such as"
+                f" query type for the same attributes, such as"
                 f" {' × '.join(new[0].attributes) or 'the total'}."
             )
         st.caption(escape_markdown(text))

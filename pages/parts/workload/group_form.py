@@ -31,7 +31,7 @@ MAX_SLIDER_QUERIES = 10_000
 # Value of the choice of a chart that stands for the chart of one query on both attributes of a
 # group. Other values are indices in ``group.parts``, for the chart of the queries of one part.
 PLANE = -1
-# Maps the type of counts to the query family of numeric attributes.
+# Maps the query type to the query family of numeric attributes.
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
 # Maps the fields that are reset after an addition to their initial values.
 RESET: dict[str, Any] = {"special": [], "sql_text": "", "group_names": []}
@@ -97,7 +97,7 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
     if "ways_ask" not in st.session_state:
         st.session_state["ways_ask"] = _query_kind_of_workload()
     query_kind = right.radio(
-        "Type of counts",
+        "Query type",
         list(NUMERIC_FAMILIES),
         captions=list(NUMERIC_FAMILIES.values()),
         key="ways_ask",
@@ -105,7 +105,7 @@ def all_ways(schema: Schema) -> tuple[Group, ...]:
     )
     example_place = st.container()
     special = st.multiselect(
-        "Use another type of counts for",
+        "Use another query type for",
         schema.names,
         key="special",
         placeholder="Attributes (optional)",
@@ -134,7 +134,7 @@ def _counts_label(schema: Schema, groups: Sequence[Group]) -> str:
 
 
 def _query_kind_of_workload() -> str:
-    """Return the type of counts of the first numeric attribute that has a family in the workload.
+    """Return the query type of the first numeric attribute that has a family in the workload.
 
     The result is "Tables" if there is no such attribute, or if its family is not in
     `NUMERIC_FAMILIES`.
@@ -152,7 +152,7 @@ def _query_kind_of_workload() -> str:
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
-    """Return a mapping from numeric attributes to the query family of a type of counts.
+    """Return a mapping from numeric attributes to the query family of a query type.
 
     It is empty if this family is the default of numeric attributes.
     """
@@ -226,7 +226,7 @@ def _family_choice(schema: Schema, name: str) -> Any:
     if st.session_state.get(key) not in family_form.families_of(attribute):
         has_levels = bool(attribute.hierarchies)
         st.session_state[key] = Levels.name if has_levels else default_family(attribute.kind)
-    return family_form.choose_of(attribute, f"Type of counts on {escape_markdown(name)}", key)
+    return family_form.choose_of(attribute, f"Query type on {escape_markdown(name)}", key)
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
@@ -235,7 +235,7 @@ def _family(schema: Schema, names: list[str]) -> Any:
     has_levels = any(schema[name].hierarchies for name in names)
     by_attribute = has_levels and EACH in choices
     scope = st.radio(
-        "Type of counts",
+        "Query type",
         choices,
         choices.index(EACH) if by_attribute else 0,
         horizontal=True,
@@ -247,12 +247,12 @@ def _family(schema: Schema, names: list[str]) -> Any:
         return {name: _family_choice(schema, name) for name in names}
     if scope == JOINT:
         return family_form.choose(
-            "Joint type of counts", family_form.joint_families(len(names)), "joint"
+            "Joint query type", family_form.joint_families(len(names)), "joint"
         )
     if len(names) == 1 and has_levels:
         return _family_choice(schema, names[0])
     return family_form.choose(
-        "Type of counts on each attribute",
+        "Query type on each attribute",
         family_form.SINGLE,
         "same",
         [schema[name] for name in names],

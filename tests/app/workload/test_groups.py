@@ -84,12 +84,12 @@ def test_example_has_the_type_of_counts_of_its_attribute() -> None:
 def test_form_names_tables_with_another_type_of_counts() -> None:
     workload = Workload.all_ways(SURVEY, (1, 2))
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
-    # The first choice of the form is the type of counts in the workload.
+    # The first choice of the form is the query type in the workload.
     assert session.app.session_state["ways_ask"] == "Cumulative tables"
     assert "Already in the workload" in session.text()
     session.set(ways_ask="Tables")
     assert "21 of 55 tables are already included." in session.text()
-    assert "another type of counts for the same attributes, such as age" in session.text()
+    assert "another query type for the same attributes, such as age" in session.text()
 
 
 def test_edits_of_the_grid_set_weights_and_remove() -> None:
