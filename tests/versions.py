@@ -74,7 +74,8 @@ def interpreter(version: str) -> str | None:
     name = f"python{version}"
     installed = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/{name}"))
     for path in (shutil.which(name), *map(str, installed)):
-        # pyenv puts scripts on PATH for versions that it does not use
+        # pyenv puts a script on PATH for every installed version; the script of an inactive version
+        # fails
         if path and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
             return path
     return None

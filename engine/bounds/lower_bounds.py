@@ -373,7 +373,7 @@ def _step(
     # T^2 of a block is a sum of terms.  One tuple per block: T, the share of each term in T^2, and
     # for each term the costs of the cells.
     norms_of_blocks = []
-    # norm and shares by the factor and the classes of its attributes
+    # (`_Norms` object of a factor, classes of its attributes) -> norm T and costs of the cells per axis
     evaluated: dict[Hashable, tuple[float, list[Array]]] = {}
     for (number, classes), scale in blocks.items():
         squares, costs_of_terms = [], list[list[tuple[int, Array]]]()
@@ -1136,8 +1136,8 @@ def largest_entry_bound(workload: Workload, law: str = "gaussian") -> float:
             total = math.prod(float(entries.sum()) for entries in by_part)
         else:
             weights = group.query_weights.reshape([len(entries) for entries in by_part])
-            # The variance of a query is at least the product of the squared largest entries of its
-            # parts.  The weighted sum over the queries is computed one part at a time.
+            # The variance of a product query is at least the product of the squared largest entries
+            # of its factors. The weighted sum over all queries is computed one factor at a time.
             for entries in by_part:
                 weights = np.tensordot(entries, weights, axes=1)
             total = float(weights)

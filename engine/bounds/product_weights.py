@@ -159,14 +159,15 @@ def error_bound(norm: float, law: str = "gaussian") -> float:
 # Queries on two attributes count as symmetric if the sum of their squared answers is the same on a
 # random table of values and on the transposed table, for this number of random tables.
 RANDOM_TABLES = 3
-# A group of queries is left out of the bound if a part of it on several attributes has query rows
-# with more entries than this.
+# A group of product queries is left out of the bound if one factor on several attributes has query
+# rows with more entries than this.
 MAX_PART_ENTRIES = 4_000_000
 # index of a class of equivalent attributes, which have equal weights of cells
 AttributeClass = int
-# index of the query rows of a part of a group; parts with equal rows have the same key
+# index of a distinct matrix of query rows; product factors with equal rows have the same key
 Key = int
-# product of queries of several parts: pairs (attributes of the part, key of the part)
+# product of queries on disjoint sets of attributes: pairs (attributes of a factor, key of the
+# factor)
 Product = tuple[tuple[Space, Key], ...]
 
 

@@ -123,8 +123,9 @@ def symmetric_terms(reduced_workload: ReducedWorkload, subproblem: Subproblem) -
                 attributes != tuple(sorted(attributes))
                 and not reduced_workload.is_symmetric[sorted_product[0][1]]
             )
-            # A part on both attributes gets three entries (key, transposed, -1), so that it cannot
-            # equal a product of two parts, which gets two entries (key, key).
+            # A single query matrix on both attributes gets three entries (key, transposed, -1).
+            # Thus it differs from a product of two queries on one attribute each, which gets two
+            # entries (key, key).
             keys: tuple[Key, ...] = (sorted_product[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_product)
@@ -299,7 +300,8 @@ class SymmetricPairs:
         """
         frame = state.frame(self.attribute_class, self.k)
         inside, inside_backpropagate = self._inside(self.d, self.terms, state)
-        # sums over all sets of m attributes on which the queries are outside the basis K
+        # For m = 1 and m = 2, sum over all sets of m attributes of the nuclear norms of the queries
+        # outside the basis functions. This sum is 0 if the basis has one function per cell.
         sums = [self._outside(m, frame, state) for m in (1, 2)] if self.k < len(frame.s) else []
         value = inside + math.fsum(total for total, _ in sums)
 
@@ -781,8 +783,8 @@ class SymmetricProducts:
                 if key in families:
                     a, b, c = (times * weight * float(np.sum(by_M * s)) for s in slope)
                     by_grams.setdefault(key, np.zeros((2, 2)))
-                    # b is two entries of C, so each entry gets half of the derivative with respect
-                    # to b
+                    # b is an off-diagonal entry of the symmetric matrix C and occurs twice, so each
+                    # occurrence gets half of the derivative with respect to b
                     by_grams[key] += [[a, b / 2.0], [b / 2.0, c]]
         return value, by_grams
 
@@ -960,8 +962,9 @@ CONCENTRATIONS = (0.4, 1.2, 4.0)
 INITIAL_COMPOSITIONS = 100
 # largest number of starting points of a search for costly compositions; half of them are random
 SEARCH_STARTS = 16
-# In each step, a search for costly compositions computes the costs of at most this number of
-# candidates, in each of which one attribute has a different value.
+# In each step, a search for costly compositions (numbers of attributes per value) computes the
+# costs of at most this number of candidates. In each candidate, one attribute has a different
+# value.
 CANDIDATE_MOVES = 12
 # sum of the shares that a round of `shares_norm` gives to the compositions that it adds
 ADDED_SHARE = 0.05

@@ -200,7 +200,8 @@ def _finish(args: argparse.Namespace) -> Reply:
     pcosts = [receipt.pcost for receipt in receipts if receipt is not None]
     steps = stepwise.resume(ledger, args.look)
     option = None if steps.choice is None else steps.choice.option
-    # With --chain and more than two plans, this measurement can be the look of the next decision.
+    # With --chain and more than two plans, this measurement can be the first stage of the next
+    # decision.
     has_next_decision = steps.common.following is not None and option == steps.common.names[-1]
     lines = [output.text, f"spent pcost {' + '.join(map(cost, pcosts))}"]
     if has_next_decision:

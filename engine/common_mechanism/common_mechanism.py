@@ -552,8 +552,8 @@ def exact_split(
     """
     exact_totals = [Decimal(repr(total)) for total in totals]
     cost = Decimal(repr(look))
-    # a step is one unit in the 12th digit of the look's cost, but not less than one unit in the
-    # 17th digit of the largest total, because a float has about 17 decimal digits
+    # a step is one unit in the 12th digit of the first stage's cost, but not less than one unit in
+    # the 17th digit of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
     # First try to charge the look the full cost of an option that measures nothing in its second

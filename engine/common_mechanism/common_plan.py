@@ -488,8 +488,9 @@ def _split_options(
     """
     unit = _agreed_unit(options)
     split = joint_split(options, names)
-    # The cost of rounding grows with max_records.  The cost of the look must not exceed the cost of
-    # any plan, so it includes the rounding for the smallest max_records of the plans.
+    # The cost of rounding grows with max_records. The cost of the first stage (look) must not
+    # exceed the cost of any plan, so it includes the rounding for the smallest max_records of the
+    # plans.
     max_records = min(p.max_records for p in options)
     exact_look, methods = _exact_look(options, split)
     look, block_residuals, residual_blocks, stretch = _affordable_stages(
@@ -660,9 +661,10 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
             f"The name {CLOSER_LOOK_NAME!r} is reserved for the option that leads to the next "
             "choice. Give the plan another name."
         )
-    # In each choice, look and residual cost at most as much as the plan.  All stages of a chain
-    # together can cost slightly more, because answers are rounded more often.  Then all noise is
-    # increased.
+    # In each choice, the two stages together cost at most as much as the plan. All stages of a
+    # chain together can cost slightly more, because answers are rounded more often. Therefore the
+    # noise is multiplied by ``stretch``, which increases until the cost of the chain is small
+    # enough.
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         chain = _chain(options, names, stretch)
@@ -724,8 +726,8 @@ def _largest_relative_cost(chain: CommonPlan) -> float:
                 [*released, residual.blocks], residual.max_records, option.joint
             )
             relative_costs.append(option.budget.of_person(joint_cost) / option_cost(option))
-        # on the way to the next choice, the residual of the last option (the closer look) is
-        # measured
+        # The next choice is reached only by choosing the last option (the closer look), so the
+        # residual of this option is measured before it.
         released.append(choice.residuals[-1].blocks)
         choice = choice.following
     return max(relative_costs)

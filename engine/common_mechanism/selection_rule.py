@@ -165,7 +165,8 @@ def nested_decision(
     return decision(0, certain=False, sentence=text)
 
 
-# largest number of queries of the primary analysis (the coarse one whose cells a rule counts)
+# largest number of queries of the primary analysis, which is the coarse one; the rule counts how
+# many of these queries exceed the noise
 MAX_PRIMARY_QUERIES = 20_000_000
 
 

@@ -589,7 +589,8 @@ def _thinning_note(**axes: tuple[int, npt.NDArray[np.int64]]) -> str:
             texts.append(f"all {count:,} {name}")
             continue
         first = ", ".join(str(i + 1) for i in indices[:3])
-        # Positions of cells in another order would not show which ones are drawn.
+        # The text "(1, 2, 3, …, 100)" describes the displayed cells only if their indices are in
+        # ascending order.
         is_sorted = bool((np.diff(indices) > 0).all())
         positions = f" ({first}, …, {count:,})" if is_sorted else ""
         texts.append(f"{len(indices)} of {count:,} {name}{positions}")

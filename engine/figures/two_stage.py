@@ -731,7 +731,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     counts = [part.count for part in group.parts[1:]]
     column_texts = []
     for column in columns:
-        # ``queries`` has one query of every part after the first.
+        # ``queries`` has one query per part (product factor) of the group, except the first part.
         queries = np.unravel_index(int(column), counts)
         texts = [
             _part_text(rule, group, part, int(query), names[part])

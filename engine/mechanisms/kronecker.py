@@ -201,7 +201,8 @@ class GramBuilder:
         grams: list[tuple[Gram, ...]] = []
         parts = [_parts(g) for g in selected_groups]
         unit_of = {name: u for u, unit in enumerate(sets) for name in unit}
-        # for every unit, the rows of ``choice`` of the groups with queries on the unit, ascending
+        # rows_of_unit[u] has the rows of ``choice`` that belong to groups with queries on unit u,
+        # in ascending order.
         rows_of_unit: list[list[int]] = [[] for _ in sets]
         for row, group in enumerate(selected_groups):
             for u in {unit_of[name] for name in group.attributes}:

@@ -196,9 +196,10 @@ class QuerySmasher(ResidualMechanism):
         elapsed = planning_time() - started
         limits.tell(0.1, "Choosing spaces to measure together")
         unions = self._choose_unions(workload, uniform.values, limits)
-        # After tuning, one plan is computed with tuned centers, one with tuned complements if some
-        # pair can have them, and one with unions if there are any.  The dense searches of each may
-        # take MAX_TUNED_SEARCH_S, so this time is reserved for two of these plans at most.
+        # After tuning, one plan is computed with tuned centers, one with tuned splits of pairs
+        # (complements) if some pair can have them, and one with joint strategies for several spaces
+        # (unions) if there are any. The dense searches of each may take MAX_TUNED_SEARCH_S, so this
+        # time is reserved for two of these plans at most.
         plans = min(1 + bool(unions) + can_tune(workload), 2)
         reserve = plans * min(elapsed, MAX_TUNED_SEARCH_S)
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - reserve)

@@ -146,8 +146,8 @@ STEP_SECONDS_PER_SPACE = 5e-4
 # For forecasts: time of a step in seconds per entry of the tables of variances.
 SECONDS_PER_TABLE_ENTRY = 1e-6
 # For forecasts: time of a strategy search in a later step, relative to its time in the first step.
-# Query weights leave a Gram of full rank fewer symmetries.  A Gram of low rank needs few steps from
-# the last weights.
+# With query weights, a Gram of full rank has fewer symmetries. A search for a Gram of low rank
+# starts from the last weights and needs few steps.
 FULL_RANK_STEP_RATIO, LOW_RANK_STEP_RATIO = 3.0, 0.2
 # For forecasts: seconds of a step per residual space if queries of groups on several attributes
 # have one weight each, so that every space has a Gram of its own.

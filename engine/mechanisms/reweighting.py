@@ -725,7 +725,7 @@ class TradeoffSearch:
         self.vector_indices = tuple(vector_indices)
         self.targets = np.array([self.goal.target(i) for i in self.classes.examples])
         self.weights = np.array([g.weight for g in groups])
-        # ``vector_slices`` has the position of each vector in a point of the search.
+        # ``vector_slices[i]`` is the slice of the search variables that contains vector i.
         ends = np.cumsum([len(groups), *(len(v) for v in self.initial_vectors)])
         self.vector_slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])

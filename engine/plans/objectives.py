@@ -217,8 +217,8 @@ def symmetry(
         different order start with different colours; if False, with the same colour.
     """
     roles = _space_roles(workload, spaces, ordered)
-    # Two pairs of attributes with equal queries can have different tuned complements.  Such pairs
-    # must be in different classes.
+    # Two pairs of attributes with equal queries can have different tuned complements (splits of
+    # queries between residual spaces). Such pairs must be in different classes.
     complement_keys = {space: c.key for space, c in split.complements.items()}
     group_classes = _class_numbers(
         {

@@ -145,7 +145,8 @@ def replaced_pcost(
     """
     block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
     if any(b.law == "laplace" for b in block_list):
-        # By the triangle inequality, epsilon at most doubles.  The pcost is its square.
+        # By the triangle inequality, replacing a record costs at most twice the epsilon of adding
+        # one. A factor of 2 in epsilon is a factor of 4 in pcost.
         return 4.0 * added_pcost
     cost_without_rounding = _largest_cost(block_list)
     if cost_without_rounding is None:
@@ -366,7 +367,7 @@ class Distances:
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
-                # A bin without pairs has an infinite lower end and is skipped.
+                # A bin without pairs of neighbours has an infinite lower end and is skipped.
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k

@@ -408,8 +408,8 @@ def _quadratic_forms_by_chunk(
     C is the covariance of the cells of the block's table at noise scale 1.  ``order`` has the axes,
     in this table, of the attributes of the family.
     """
-    # The covariance of the marginal on each factor is A A^T with a matrix A, so q C q^T is the
-    # squared norm of q times the Kronecker product of these matrices.
+    # On each factor, the covariance of the marginal is A A^T with a matrix A. Hence q C q^T is the
+    # squared norm of q (A_1 (x) A_2 (x) ...), with one matrix per factor.
     sets, roots, values = [], [], []
     for axes, strategy in factors:
         dropped = tuple(i for i, a in enumerate(axes) if a not in order)

@@ -88,9 +88,9 @@ if TYPE_CHECKING:
 # The prior of the ratio s (see the module docstring) is a distribution over these values.  Of the
 # pairs of 28 real tables, 5% have a smaller ratio.
 SHARES = np.geomspace(1e-4, 1.0, 36)
-# Typical distribution of s over ``SHARES``, as in the pairs of these real tables.  It has its peak
-# at ``TYPICAL_SHARE``.  The estimated prior is near it if the noise hides the dependence in all
-# tables.
+# Typical distribution of the ratio s over ``SHARES``, as observed for pairs of attributes in real
+# tables. Its peak is at ``TYPICAL_SHARE``. If the noise hides the dependence in all tables, the
+# estimated prior is near this distribution.
 TYPICAL_SHARE = 8e-3
 TYPICAL_PRIOR = np.minimum(SHARES / TYPICAL_SHARE, TYPICAL_SHARE / SHARES) ** 0.5
 TYPICAL_PRIOR /= np.sum(TYPICAL_PRIOR)

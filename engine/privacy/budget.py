@@ -173,8 +173,8 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
     shifted = epsilon - (load / 8 + (epsilon - log_tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), log_tail)))
-    # second bound: T bounds the total variation between discrete Gaussian noise and rounded
-    # continuous Gaussian noise
+    # Second bound: `total_variation` bounds the total variation distance between discrete Gaussian
+    # noise and rounded continuous Gaussian noise.
     total_variation = load / 24
     if inverse_square <= 1 and 0 < total_variation < 0.5:
         log_numerator = float(np.logaddexp(continuous, epsilon + math.log(total_variation)))

@@ -661,7 +661,8 @@ def tables_files(
         if is_cells(group):
             counts = frame["published"].to_numpy()
             totals.append([name, *sums_of_counts(uncertainty.published, number, counts).values()])
-            # The R script recomputes standard errors, and cells that were not measured have none.
+            # Tables with unmeasured cells are left out, because these cells have no standard error
+            # that the R script could recompute.
             if _all_answered(measurement, number):
                 cell_tables.append((name, group.attributes))
             if _has_crosstab(group):
@@ -1358,8 +1359,8 @@ class _WorkbookWriter:
                         sheet_row, k, value[:MAX_CELL_CHARS], self.indented if k else None
                     )
                 elif math.isinf(value):
-                    # Excel has no infinite numbers; a standard error is infinite without
-                    # measurement
+                    # Excel has no infinite numbers; the standard error of an answer without
+                    # measurement is infinite
                     sheet.write_string(sheet_row, k, str(value))
                 elif not math.isnan(value):
                     sheet.write_number(sheet_row, k, value, formats[k])

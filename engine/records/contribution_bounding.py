@@ -444,8 +444,8 @@ class PersonCap:
             return
         keys = np.concatenate(self._keys, axis=1)
         codes = [np.concatenate(columns) for columns in zip(*self._codes, strict=True)]
-        # Sort by the two words of the person, then by the hash of the row. Rows of one person with
-        # equal hashes have equal cells, so their order does not matter.
+        # Sort by the two 64-bit words that identify the person, then by the hash of the row. Rows
+        # of one person with equal hashes have equal cells, so their order does not matter.
         order = np.lexsort(keys[::-1])
         keys = keys[:, order]
         is_first_of_person = np.ones(keys.shape[1], dtype=bool)

@@ -101,7 +101,8 @@ def _compute(dask: Any, task_graph: Any, report_task: Callable[..., None] | None
         with dask.callbacks.Callback(posttask=after_task):
             counts: Counts = without_values(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
-        # `without_values` replaces every exception; if `report_task` raised one, raise the original
+        # `without_values` replaces every exception by an EngineError; an exception that
+        # `report_task` raised is passed on unchanged
         if report_errors:
             raise report_errors[0] from None
         raise

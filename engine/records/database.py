@@ -1455,7 +1455,7 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
     if kind.is_string():
         column = column.nullif("")
         return {_PERSON: column, _KEY: as_hex(column)}
-    # `contribution_bounding` must check whether floats and decimals have fractions
+    # floats and decimals may have fractions, for which `contribution_bounding` raises an error
     if kind.is_floating() or kind.is_decimal():
         raise NotComputableError
     if not kind.is_integer() and not kind.is_null():

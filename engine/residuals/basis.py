@@ -467,8 +467,8 @@ def residual_rows(
     """
     centers_or_uniform = centers if centers is not None else [None] * len(sizes)
     axes_inside = range(len(sizes)) if inside is None else inside
-    # A complement changes the coefficients on single attributes and on the total, but not the
-    # coefficients on the pair.
+    # A complement (tuned split of queries on a pair) changes the coefficients on single attributes
+    # and on the total, but not the coefficients on the pair.
     if complement is not None and len(axes_inside) < 2:
         return residual_coefficients(rows, sizes, centers_or_uniform, {(0, 1): complement})[
             :, coordinate_positions(sizes, [tuple(axes_inside)])

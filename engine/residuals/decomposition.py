@@ -250,7 +250,7 @@ MIN_DEFERRED_CELLS = 100
 # two Grams count as not proportional if their quadratic forms differ by more than this relative
 # error
 PROPORTIONAL_TOLERANCE = 1e-6
-# forecasts do not compute the Gram of a part if it takes more multiplications than this
+# forecasts do not compute the Gram of a product factor if it takes more multiplications than this
 MAX_FORECAST_PRODUCTS = 2e6
 # forecasts do not multiply interval queries by the center if the product has no closed form and
 # there are more queries than this
@@ -948,8 +948,8 @@ def _is_large(part: Part, weights: Array | None) -> bool:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
     if isinstance(part.family, Intervals):
-        # Interval queries have closed-form Grams.  `_total_square` still multiplies every query by
-        # the center if `wide_interval_gram` is None.
+        # Interval queries have closed-form Grams. However, `_total_square` multiplies every query
+        # by the center if `wide_interval_gram` returns None.
         is_wide_gram = wide_interval_gram(part, weights) is not None
         return not is_wide_gram and n >= MIN_DEFERRED_CELLS and part.count > MAX_FORECAST_QUERIES
     return not is_wide_areas(part) and part.count * n**2 > MAX_FORECAST_PRODUCTS

@@ -877,10 +877,10 @@ class IntervalSolution(DualSolution):
                 right_factors.append(u)
         if left_factors:
             np.matmul(np.concatenate(left_factors).T, np.concatenate(right_factors), out=covariance)
-        # For j <= k, entry (k, j) of a tridiagonal inverse is its entry (k, k) times the
-        # multipliers from j to k - 1.  The inverse is computed in blocks of rows.  The columns
-        # before a block take one matrix product.  The columns of the block are updated from row to
-        # row.
+        # For j <= k, entry (k, j) of the inverse of a tridiagonal matrix is its entry (k, k) times
+        # the multipliers from j to k - 1. The inverse is computed in blocks of rows. In each block,
+        # the columns before it are computed by one matrix product, and the columns of the block
+        # from row to row.
         weighted, ratios = np.concatenate(diagonal), np.concatenate(multiplier)
         products = np.empty_like(weighted)  # of the multipliers from each column to the block
         for start in range(0, m, BLOCK_ROWS):

@@ -428,9 +428,9 @@ class LeastSquares:
         """
         tree, shares, variances = self.tree, self.shares, self.variances
         # A child c of area a has the variance v_c = (u_c / s_a)^2 v_a + u_c - u_c^2 / s_a, with the
-        # sum s_a of u over the children of a (``self.children``).  ``shares`` are the u_c / s_a.
-        # Derivative of the sum with respect to the variance v_a of every area, from the cells up:
-        # the variances of the children depend on v_a.
+        # sum s_a of u over the children of a (``self.children``). ``shares`` are the u_c / s_a.
+        # ``by_variance``: derivative of the weighted sum with respect to the variance v_a of every
+        # area, from the cells up, because the variances of the children depend on v_a.
         by_variance = [weights[-1]]
         for level in reversed(range(tree.depth)):
             below = tree.upward(by_variance[-1] * shares[level + 1] ** 2, level)
@@ -593,7 +593,7 @@ class LevelProblem:
             above[parent[first]]
             for above, parent, first in zip(classes, tree.parent[1:], first_areas[1:], strict=False)
         ]
-        # the cells of the smaller problem are the classes of the last level
+        # each class of areas on the last level of the tree is one cell of the smaller problem
         area_of_cell = [np.arange(len(first_areas[-1]))]
         for parent in reversed(parents[1:]):
             area_of_cell.insert(0, parent[area_of_cell[0]])
@@ -719,8 +719,9 @@ class LevelProblem:
         logs = np.zeros(sum(tree.counts[1:]))
         mass = tree.numbers[-1] / tree.numbers[-1].sum()
         # The variables log p are scaled so that the objective has similar second derivatives for
-        # all variables.  Without scaling, the second derivative grows with the number of equal
-        # areas, and about with the root of their size.
+        # all variables. Without scaling, the second derivative of a variable is proportional to the
+        # number of equivalent areas that share it, and about to the square root of their number of
+        # cells.
         scales = np.concatenate(
             [
                 np.sqrt(number) * (self.tree.cells * pi) ** 0.25

@@ -419,8 +419,8 @@ class LevelStrategy(Strategy):
         else:
             return None
         tree, levels = self._areas.tree, list[tuple[int, Index]]()
-        # Find for every level of the part the level of the tree with the same areas.  Both arrays,
-        # ``area_of_cell`` and ``position``, have the index of the area of every cell.
+        # For every level that is queried, find the level of the tree with the same areas. Both
+        # arrays, ``area_of_cell`` and ``position``, have the index of the area of every cell.
         for area_of_cell in partitions:
             queries = int(area_of_cell.max()) + 1
             for level, position in enumerate(tree.position):
@@ -467,7 +467,7 @@ def level_solution(gram: LevelGram, options: Options, dual: Array | None = None)
     estimates = LeastSquares(tree=tree, precisions=levels)
     measured = 1 + np.flatnonzero(precisions)
     roots = np.sqrt(precisions[measured - 1])
-    # sum of the center over every measured area
+    # sum of the center's entries over the cells of every measured area
     area_shares = np.concatenate(problem.center)[measured]
     rows = AreaRows(
         tree=tree,

@@ -314,7 +314,8 @@ class DeferredStrategy(Strategy):
     matrices: StrategyMatrices
 
     def column_costs(self, law: str) -> Array:
-        # The costs of ``matrices`` are those of its own rows, which `by_rows` may have replaced.
+        # `by_rows` may have replaced ``rows``, but ``matrices`` still has the costs of the original
+        # rows.
         if isinstance(self.rows, DeferredMatrix) and law != "laplace":
             return self.matrices.column_costs
         return super().column_costs(law)

@@ -433,8 +433,8 @@ class SubworkloadSolver:
             # search needed too much memory.  The memory ``needed`` distinguishes the two.
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint_factors = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
-        # An alternating search over single axes needs the rows of factors on several axes.  Rows
-        # are stored only if they are fewer than the coordinates.
+        # An alternating search over single axes needs the rows of the factors on several axes.
+        # These rows are stored only if there are fewer rows than residual coordinates.
         has_few_rows = (
             all(f.low_rank for f in joint_factors)
             and sum(f.n_rows for f in joint_factors) < sub.dimension

@@ -89,8 +89,9 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
         part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
         for part_id, part in distinct_parts.items()
     }
-    # Numbers of the parts of all groups: the parts of the first group, then the parts of the second
-    # group, and so on. `attribute_positions` has the attributes of all groups in the same order.
+    # Indices of distinct parts (product factors): the parts of the first group, followed by the
+    # parts of the second group, and so on. `attribute_positions` has the attributes of all groups
+    # in the same order.
     part_numbers = np.fromiter(
         map(number_of_part.__getitem__, map(id, all_parts)), np.int64, len(all_parts)
     )

@@ -270,7 +270,7 @@ def test_output_in_limited_encoding_is_escaped(
     assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in shown
     reply = json.loads(run_and_read("show", "--plan", plan, "--json"))
     assert ["Größe", "age"] in [group["attributes"] for group in reply["groups"]]
-    # in a separate process Python configures the terminal
+    # In a separate process, Python sets the encoding of the output from PYTHONIOENCODING.
     if encoding == "ascii":
         environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
         run = [sys.executable, "-m", "engine", "show", "--plan", plan]

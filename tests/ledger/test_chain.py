@@ -337,7 +337,7 @@ def test_older_thread_transaction_keeps_newer_rows(ledger):
     spend(ledger)
     earlier = ledger._checked
     spend(ledger, attempt=2)
-    # as a thread does whose transaction began before the second spend
+    # Simulate a thread whose transaction began before the second spend.
     ledger._remember(earlier)
     assert ledger._checked.length == 4
 

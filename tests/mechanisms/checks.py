@@ -23,7 +23,8 @@ def check_privacy(plan, explicit):
     total_pcost = 0.0
     for space, block in plan.blocks.items():
         explicit_pcost = explicit.block_pcost(space)
-        # Each answer is charged one grid step, which is at most 2^-30 of the noise scale.
+        # The plan charges for rounding: the sensitivity grows by one grid step per answer. A grid
+        # step is at most 2^-30 of the noise scale.
         grid_steps = (
             block.measurements * STD_PER_SCALE["laplace"]
             if adds_epsilons

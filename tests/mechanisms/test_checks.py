@@ -147,7 +147,7 @@ def test_checks_suboptimal_plan_or_bound_fail():
     best = optimum_of("same_size")
     result, _ = planned("querysmasher", {}, "same_size")
     check_optimal(result, best)
-    # This plan is consistent and private, but less accurate.
+    # A plan with exchanged strategies is consistent and private, but less accurate.
     swapped = dataclasses.replace(result, blocks=swapped_strategies(result).blocks)
     check_variances(swapped, oracles.explicit(swapped), rows_of("same_size"))
     with pytest.raises(AssertionError):

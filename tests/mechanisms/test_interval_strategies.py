@@ -29,7 +29,8 @@ def test_interval_queries_equal_query_matrix(name: str) -> None:
 
 
 def test_circulant_error_equals_error_of_matrix() -> None:
-    # The matrix has the singular values of the queries in the Fourier basis.
+    # The matrix of the circulant strategy has the singular values of the queries in the Fourier
+    # basis.
     n, gram = 64, Width(32).gram((64,))
     basis = np.fft.fft(np.eye(n), norm="ortho")
     g = np.real(np.einsum("ki,ij,kj->k", basis.conj(), gram, basis))

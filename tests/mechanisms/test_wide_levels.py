@@ -64,7 +64,8 @@ def areas_by_sex(weights=None):
 
 CASES = [case for case in OPTIONS if case not in ("datacube", "hdmm marginals")]
 # Largest relative amount by which the error of a plan without matrices may be below that of the
-# same plan with matrices.  It is largest for wff, whose Fourier bases are not optimal for areas.
+# same plan with matrices. It is largest for wff, whose Fourier bases are not optimal for queries on
+# counties and states.
 GAPS = {"wff": 0.07, "querysmasher": 2e-3, "querysmasher tuned": 2e-3, "querysmasher largest": 3e-3}
 
 

@@ -327,7 +327,7 @@ def test_hdmm_union_forged_header_is_refused(monkeypatch: pytest.MonkeyPatch, ma
 
 
 def test_joint_share_common_largest_cell_skips_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
-    # one strategy per attribute: its most expensive cell is the most expensive one of every block
+    # One cell of the domain has the largest privacy cost in every block at the same time.
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
     rows = {"a": Custom(matrix=INTEGERS[:, :5]), "b": Custom(matrix=INTEGERS[:, :4])}
     workload = Workload(schema).add("a", rows["a"]).add("b", rows["b"]).add(["a", "b"], rows)

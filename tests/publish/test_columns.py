@@ -102,7 +102,8 @@ def test_other_file_with_status_column_is_not_overwritten(tmp_path: Path, head: 
 
 
 def test_answer_files_have_distinct_columns(tmp_path: Path) -> None:
-    # One attribute name is enough: attributes do not name columns of these files.
+    # One attribute is enough for this test, because no column of these files is named after an
+    # attribute.
     measurement = measured("status")
     errors = uncertainty(publish(measurement), draws=2)
     for kind in ("csv", "parquet"):

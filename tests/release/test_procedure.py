@@ -137,7 +137,7 @@ def test_open_ledger_removes_only_orphaned_parts(small_plan: Plan, ledger: Ledge
     (folder / "killed.part").write_bytes(b"half")
     with ledger.room_for(b"living"):
         Ledger(ledger.path)
-        # Only the file of `room_for` remains.
+        # Opening the ledger removes killed.part, but not the file that `room_for` reserves.
         assert [p.name != "killed.part" for p in folder.glob("*.part")] == [True]
     assert not list(folder.glob("*.part"))
 

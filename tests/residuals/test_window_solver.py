@@ -229,7 +229,8 @@ def test_strategy_equals_dense_formulas(cells, width):
         solution, N = evaluate(space, weights(space)), basis(cells)
         matrices = WindowMatrices(solution=solution)
         strategy_rows, pinv = matrices.formed
-        # no matrix of order n - 1 reconstructs residual coordinates from the answers
+        # The map from answers to residual coordinates is a product of operators; its matrix is not
+        # formed.
         assert isinstance(pinv, Chain), name
         root, _, costs = roots(rows, solution.dual)
         components = windows(cells, width) @ N

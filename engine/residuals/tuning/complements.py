@@ -130,11 +130,12 @@ MAX_CELLS = 2_600
 MAX_QUERY_ENTRIES = 1e9
 # number of vectors with one entry per parameter that L-BFGS holds in memory
 OPTIMISER_VECTORS = 60
-# complements are tuned only if this number of evaluations of S fits into the time limit
+# complements are tuned only if this number of evaluations of the objective S (see the module
+# docstring) fits into the time limit
 MIN_EVALUATIONS = 200
 # measured time to prepare the search, per class of pairs, in seconds; used by forecasts
 PAIR_CLASS_SECONDS = 0.8
-# expected number of evaluations of S; used by forecasts
+# expected number of evaluations of the objective S; used by forecasts
 FORECAST_EVALUATIONS = 900
 # names of the families that are invariant under a cyclic shift of the cells
 CYCLIC = ("marginal", "circular", "total")
@@ -649,7 +650,8 @@ class ComplementProblem:
         """
         if ("single", s) not in self.initial_strategies:
             return 0.0
-        # the lift N^T - zeta 1^T for the center with zeta = N^T pi
+        # In coordinates relative to the uniform center, the lift is N^T - zeta 1^T with zeta = N^T
+        # pi.
         lift = basis(kind.n).T - values["zeta", s][:, None]
         result = self._strategy_rmse(
             ("single", s),

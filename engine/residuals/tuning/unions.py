@@ -328,8 +328,8 @@ def choose_unions(
         return {}
     if not _has_similar_weights(workload):
         return {}
-    # On one attribute, separate strategies for the total and for the residual space with the
-    # optimal center are as accurate as a union and take less time.
+    # On one attribute, a single strategy for the total and the residual space together is no more
+    # accurate than separate strategies with the optimal center, and takes longer.
     if len(everything) == 1 and (
         variance_seconds(workload, everything, spaces) > MAX_SINGLE_ATTRIBUTE_S
         or _has_only_windows(workload)
@@ -577,8 +577,8 @@ def union_row_bytes(workload: Workload, attributes: Space, spaces: Collection[Sp
     cells, dimension = workload.schema.cells(attributes), union_dimension(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
-        # `group_rows` computes the rows of the parts or, for some groups, those of `joint_part`.
-        # The bound includes both.
+        # For some groups, `group_rows` computes the rows of `joint_part` instead of the rows of
+        # every part (product factor) of the group. The bound includes both.
         parts = (*group.parts, joint_part(group)) if len(group.parts) > 1 else group.parts
         largest = max(
             largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts)

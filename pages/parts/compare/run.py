@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # Session keys of the labels of the chosen mechanisms, the time limit in seconds, and the key of the
 # last job.
 CHOSEN, LIMIT, LAST = "compare_chosen", "compare_limit", "compare_last"
-# Session key of the label that the mechanism of the plan had when this page was last drawn.
+# Session key of the label that the mechanism of the plan had when this page was last displayed.
 LAST_CURRENT = "compare_last_current"
 # Session key of a pair (key of workload and budget, labels of the chosen mechanisms). The pair is
 # stored when the page adds the mechanism of the plan to the labels that the user chose.

@@ -224,7 +224,7 @@ def distance(plan: Plan) -> None:
         _draw_certificate(plan)
         return
     key = _bound_key(plan)
-    # The job with this key was started by `best`, which the headline of the page calls.
+    # The headline of the page calls `best`, which starts the job with this key.
     job_state = job_queue.find(key)
     if job_state is not None and job_state.done:
         st.markdown(

@@ -31,7 +31,8 @@ from pages.parts.shell.error_text import (
 )
 
 WEAK_GUESS_PERCENT = 99.0  # attacker's success rate above which the form warns
-# Session key of the value of `chosen_records` for the last release or look of this session.
+# Session key: value of `chosen_records` for the last release, or for the last first stage of a
+# two-stage release, in this session.
 RELEASED = "released_source"
 MAX_QUICK_BYTES = 5_000_000  # uploads of at most this size are checked without a click
 CHECKED = "checked_records"  # key of the page state for the result of the last check

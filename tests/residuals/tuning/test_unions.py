@@ -363,7 +363,7 @@ def test_forecast_tuned_counts_split_search():
     """A single union is cheap; sums of products and joint pairs need a long split search."""
     small = Workload(numeric(5, 5)).add(("a", "b"), "prefix").add(("a", "b"))
     seconds = {centers: forecast(small, centers=centers).seconds for centers in CENTERS}
-    # the plan has one union of all residual spaces
+    # The plan of `small` has one strategy for all residual spaces together.
     assert seconds["uniform"] < seconds["tuned"] < 0.1
     names = tuple("abcdefgh")
     plain = Workload(numeric(*[9] * 8)).add(names[:4]).add(names[4:])
