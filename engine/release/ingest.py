@@ -366,9 +366,11 @@ class Intake:
         >>> intake = Intake(**rows, people=4, over_cap=2, people_over_cap=1)
         >>> intake.describe()
         'Rows read 9 = counted 6 + dropped 1 + over the cap 2 (1 of 4 persons).'
+        >>> Intake(**(rows | {"counted": 8}), people=4).describe()
+        'Rows read 9 = counted 8 + dropped 1.'
         """
         text = f"Rows read {self.rows_in:,} = counted {self.counted:,} + dropped {self.refused:,}"
-        if self.people is None:
+        if self.people is None or not self.over_cap:
             return f"{text}."
         persons = f"{self.people_over_cap:,} of {self.people:,} persons"
         return f"{text} + over the cap {self.over_cap:,} ({persons})."

@@ -453,10 +453,12 @@ class Attribute:
                     "number, or omit 'missing'"
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
+                first, below = shortest_text(edges[0]), shortest_text(edges[0] - 1.0)
                 raise SchemaError(
                     f"{subject} replaces missing values by {shortest_text(self.missing)}, which is"
-                    f" outside its edges; give a number from {shortest_text(edges[0])} to"
-                    f" {shortest_text(edges[-1])}, or set clip"
+                    f" outside its edges; give a number from {first} to"
+                    f" {shortest_text(edges[-1])}. To count missing values in a bin of their own,"
+                    f" add the edge {below} before {first} and replace them by {below}"
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)

@@ -178,3 +178,13 @@ def test_interval_is_refused_with_its_edges(values: str, advice: str, corrected:
         attribute_of_row({"name": "age", "values": values, "type": "bins"})
     assert advice in str(error.value)
     assert attribute_of_row({"name": "age", "values": corrected}).edges is not None
+
+
+@pytest.mark.parametrize("missing", ["unknown", "-1"])
+def test_missing_values_of_bins_get_advised_bin(missing: str) -> None:
+    row = {"name": "age", "values": "0, 5, 100", "type": "bins", "missing": missing}
+    with pytest.raises(SchemaError, match="bin of their own") as error:
+        attribute_of_row(row)
+    assert "-1 before 0" in str(error.value)
+    corrected = attribute_of_row(row | {"values": "-1, 0, 5, 100", "missing": "-1"})
+    assert (corrected.size, corrected.missing) == (3, -1.0)

@@ -18,6 +18,7 @@ from pages.parts.shell import buttons, history
 from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
 
 ROWS = "rows_read"
+PRIVATE = "Private: only this browser tab shows these numbers, until you open another page."
 SEEN_WARNINGS = "seen_warnings"  # key of the page state for warnings that a check has shown
 
 
@@ -124,32 +125,46 @@ def show_checked_rows(rows: Mapping[str, Any]) -> None:
 def _draw_rows(rows: Mapping[str, Any], *, without: Sequence[str] = (), when: str = "") -> None:
     """Draw how many rows were read and dropped, and why, with further warnings on the records.
 
-    If many rows were dropped, one warning contains all texts. Otherwise the numbers of rows are
-    captions, and each further warning is a warning of its own.
-
     Parameters
     ----------
     without : warnings on the records that are left out.
-    when : addition to the advice on dropped rows, such as " next time".
+    when : addition to the advice on dropped rows, such as " next time". After a release the reasons
+        and the advice are in a fold, with a download.
     """
-    new_warnings = [text for text in rows["warnings"] if text not in without]
-    lines = [
-        f"{rows['text']} Private: only this browser tab shows these numbers, until you open"
-        " another page."
-    ]
-    for column, reasons in rows["reasons"].items():
-        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
-        lines.append(f"{column}: {counts}")
+    new_warnings = [in_labels(text) for text in rows["warnings"] if text not in without]
+    summary = f"{rows['text']} {PRIVATE}"
+    reasons = []
+    for column, rows_by_reason in rows["reasons"].items():
+        counts = ", ".join(f"{number:,} {reason}" for reason, number in rows_by_reason.items())
+        reasons.append(f"{column}: {counts}")
+    lines = list(reasons)
     if rows["many_dropped"]:
-        advice = [f"To keep such rows{when}, change the file or the schema:", *rows["advice"]]
-        further_warnings = map(in_labels, new_warnings)
-        text = "  \n".join(map(escape_markdown, [*lines, *advice, *further_warnings]))
+        lines += [f"To keep such rows{when}, change the file or the schema:", *rows["advice"]]
+    is_folded = bool(when)
+    if rows["many_dropped"]:
+        boxed = [summary, *([] if is_folded else [*lines, *new_warnings])]
+        text = "  \n".join(map(escape_markdown, boxed))
         st.warning(f"**{escape_markdown(rows['dropped'])}**  \n{text}", icon="⚠️")
-        return
-    for line in lines:
-        st.caption(escape_markdown(line))
-    for text in new_warnings:
-        st.warning(escape_markdown(in_labels(text)))
+    else:
+        st.caption(escape_markdown(summary))
+    if is_folded and lines:
+        with st.expander("Why rows were dropped"):
+            st.markdown("  \n".join(map(escape_markdown, lines)))
+            # Streamlit keeps the text of a download in memory; no file is written.
+            st.download_button(
+                "Save this private report (text)",
+                "\n".join([rows["dropped"], rows["text"], *lines, *new_warnings, ""]),
+                "private_rows.txt",
+                "text/plain",
+                key="private_rows",
+                on_click="ignore",
+                help="For your own records. Do not publish it: these numbers have no noise.",
+            )
+    if is_folded or not rows["many_dropped"]:
+        for line in [] if is_folded else lines:
+            st.caption(escape_markdown(line))
+        for text in new_warnings:
+            st.warning(escape_markdown(text))
 
 
 def job(

@@ -15,6 +15,8 @@ from engine.records.marginals import IMPOSSIBLE
 from engine.workload import Attribute, Schema
 
 CORRECT_FILE = "correct the file"
+# Possible values taken from the records would reveal that a record has them.
+IF_PUBLIC = "if the code book has them"
 TEXTS_AS_MISSING = (
     "correct the file, or enter these texts under “missing codes”, and fill in “missing as”"
 )
@@ -63,18 +65,27 @@ def _missing_remedy(attribute: Attribute) -> str:
     if attribute.labels is not None or attribute.is_dated:
         return "enter a label for missing values under “missing as”"
     if attribute.edges is not None:
+        first = attribute.edges[0]
         return (
-            "enter a number under “missing as”; the bin of this number then counts missing values"
+            "enter a number under “missing as”; the bin of this number then counts missing values."
+            f" For a bin of their own, add the edge {first - 1:g} before {first:g} and enter"
+            f" {first - 1:g}"
         )
     return "enter labels as possible values, and a label under “missing as”"
 
 
 def _outside_remedy(attribute: Attribute) -> str:
     if attribute.labels is not None:
-        return "add the unlisted values, or enter a label for them under “others as”"
+        return (
+            "enter a label for them under “others as”, or add the unlisted values, but only"
+            f" {IF_PUBLIC}"
+        )
     if attribute.edges is not None or attribute.is_dated:
-        return "tick “clip” to count them in the first or last cell, or extend the possible values"
+        return (
+            "tick “clip” to count them in the first or last cell, or extend the possible values,"
+            f" but only {IF_PUBLIC}"
+        )
     return (
         "enter labels as possible values, and a label for all others under “others as”; a larger number"
-        f" of codes only adds codes from {attribute.size:,} up"
+        f" of codes (only {IF_PUBLIC}) adds codes from {attribute.size:,} up"
     )

@@ -44,6 +44,18 @@ def intake_of(attribute: Attribute, values: list[object]) -> Intake:
         ),
         (
             Attribute.numeric("age", AGE),
+            [5.0, None],
+            f"add the edge {AGE[0] - 1:g} before {AGE[0]:g} and enter {AGE[0] - 1:g}",
+            Attribute.numeric("age", [AGE[0] - 1, *AGE], missing=AGE[0] - 1),
+        ),
+        (
+            Attribute.numeric("age", AGE),
+            [5, 140],
+            "extend the possible values, but only if the code book has them",
+            Attribute.numeric("age", [*AGE, 150]),
+        ),
+        (
+            Attribute.numeric("age", AGE),
             [5, 140],
             "tick “clip”",
             Attribute.numeric("age", AGE, clip=True),

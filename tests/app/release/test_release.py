@@ -358,6 +358,10 @@ def test_many_dropped_rows_are_an_amber_box(
     wait(session.set(confirmation="survey").press("release"))
     assert ("were dropped" in session.text()) == is_warned
     assert f"age: {extra_rows} outside the schema" in session.text()
+    (fold,) = (e for e in session.app.expander if e.label == "Why rows were dropped")
+    assert ("To keep such rows next time" in fold.markdown[0].value) == is_warned
+    assert "To keep such rows" not in " ".join(box.value for box in session.app.warning)
+    assert "Save this private report (text)" in {b.label for b in fold.get("download_button")}
     boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
     assert (f"dropped {extra_rows}" in boxes) == is_warned
     # The message that the release is done comes first, then at most one warning.
