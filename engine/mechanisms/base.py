@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
-from engine._arrays import Array
 from engine._clock import planning_time
 from engine._format import format_number
 from engine._validation import check_choice
@@ -32,6 +31,7 @@ from engine.residuals.decomposition import (
     wide_window_gram,
 )
 from engine.residuals.search_costs import Cost
+from engine.residuals.window_strategy import WindowWeights
 from engine.workload import Group, Part, Workload
 
 # Largest number of attributes of a group. A group on 14 attributes has 2^14 residual spaces, one
@@ -85,7 +85,7 @@ class Limits:
     progress: Listener | None = None
     workers: int | None = None
     cache: bool = True
-    window_weights: dict[Hashable, Array] = field(
+    window_weights: WindowWeights = field(
         default_factory=dict, repr=False, compare=False, metadata={"is_option": False}
     )
 

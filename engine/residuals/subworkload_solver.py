@@ -57,7 +57,7 @@ from engine.residuals.search_costs import (
 )
 from engine.residuals.strategy_search import Search
 from engine.residuals.window_solver import WindowGram, WindowSpace
-from engine.residuals.window_strategy import window_solution
+from engine.residuals.window_strategy import WindowWeights, window_solution
 
 # A plan records the status of its searches.  If an alternating search optimises one axis at a time,
 # because factors are on several axes, its status begins with this prefix.
@@ -146,7 +146,7 @@ class SubworkloadSolver:
         options: Options,
         memory_limit: float,
         cache: SolveCache | None = None,
-        window_weights: dict[Hashable, Array] | None = None,
+        window_weights: WindowWeights | None = None,
     ) -> None:
         self.factors, self.options, self.memory_limit = factors, options, memory_limit
         self._deadline = options.deadline

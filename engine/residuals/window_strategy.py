@@ -18,9 +18,10 @@ division by w determine the table up to one constant per remainder.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -342,6 +343,10 @@ class WindowStrategy(DeferredStrategy):
         """Return whether the queries of a part are the windows of this strategy."""
         gram = wide_window_gram(part)
         return gram is not None and gram == self.matrices.solution.space.gram
+
+
+# last dual weights of searches for windows, shape (n,), by `WindowSpace.key`
+WindowWeights: TypeAlias = dict[Hashable, Array]
 
 
 def window_solution(

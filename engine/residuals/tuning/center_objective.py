@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,7 @@ from engine.residuals.window_solver import (
 )
 from engine.residuals.window_solver import evaluate as evaluate_windows
 from engine.residuals.window_solver import solve as solve_windows
+from engine.residuals.window_strategy import WindowWeights
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
 
@@ -633,7 +634,7 @@ class CenterProblem:
         watch: Listener,
         allowance: Allowance | None = None,
         *,
-        window_weights: dict[Hashable, Array] | None = None,
+        window_weights: WindowWeights | None = None,
         solves_windows: bool = True,
     ) -> None:
         self.workload, self.watch, self.allowance = workload, watch, allowance or Allowance()

@@ -47,7 +47,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -84,6 +84,7 @@ from engine.residuals.tuning.complements import (
     tuned_complements,
 )
 from engine.residuals.window_solver import window_evaluation_seconds
+from engine.residuals.window_strategy import WindowWeights
 from engine.workload import Workload
 
 
@@ -266,7 +267,7 @@ def tuned_centers(
     watch: Listener,
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
-    window_weights: dict[Hashable, Array] | None = None,
+    window_weights: WindowWeights | None = None,
 ) -> dict[str, Array]:
     """Return tuned centers: a mapping from attributes to vectors of shape (n_i,) with sum 1.
 
@@ -453,7 +454,7 @@ class SplitMemory:
         workload: Workload,
         cache: SolveCache | None,
         allowance: Allowance,
-        window_weights: dict[Hashable, Array],
+        window_weights: WindowWeights,
     ) -> None:
         self.workload, self.cache, self.allowance = workload, cache, allowance
         self.window_weights = window_weights

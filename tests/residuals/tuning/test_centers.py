@@ -406,7 +406,7 @@ def test_window_searches_share_weights_within_planning_call(
         return search(space, **options)
 
     monkeypatch.setattr(window_strategy, "solve", recorded)
-    workload = Workload(sizes(300)).add("n0", Width(7))
+    workload = Workload(sizes(1_000)).add("n0", Width(7))
     for _ in range(2):
         starts.clear()
         plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
