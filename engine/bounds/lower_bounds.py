@@ -373,7 +373,7 @@ def _step(
     # T^2 of a block is a sum of terms.  One tuple per block: T, the share of each term in T^2, and
     # for each term the costs of the cells.
     norms_of_blocks = []
-    # (`_Norms` object of a factor, classes of its attributes) -> norm T and costs of the cells per axis
+    # (`_Norms` of a factor, classes of its attributes) -> norm T and costs of cells per axis
     evaluated: dict[Hashable, tuple[float, list[Array]]] = {}
     for (number, classes), scale in blocks.items():
         squares, costs_of_terms = [], list[list[tuple[int, Array]]]()

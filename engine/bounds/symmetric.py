@@ -344,7 +344,8 @@ class SymmetricPairs:
         if m == 1:
             for key, weight in self.terms.single.items():
                 remaining.setdefault((key,), Terms()).total += weight
-            # a product on the attribute and a second one leaves the second family
+            # a product of two families, one of them on the fixed attribute, leaves the family on
+            # the second attribute
             for (key, other_key), weight in products.items():
                 remaining.setdefault((key,), Terms()).single[other_key] = weight
         else:

@@ -226,7 +226,7 @@ def _compare(args: argparse.Namespace) -> Reply:
         else "No mechanism could plan this workload."
     )
     refused = [f"{row.mechanism}: {row.status}" for row in frame[~is_planned].itertuples()]
-    # The bound is 0 if no bound is known; ``statement`` then has the reason.
+    # If no bound is known, ``ranking.bound`` is 0 and ``statement`` contains the reason.
     bound_text = f" It is {format_number(ranking.bound)} counts." if ranking.bound > 0 else ""
     return Reply(
         text="\n".join([table, *refused, f"{ranking.statement}{bound_text}"]),

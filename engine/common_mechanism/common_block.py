@@ -306,9 +306,9 @@ def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
     result is None if a precision is not diagonal in these coordinates.
     """
     assert look.weights is not None
-    # A look has row weights if `_common_of_products` computed it.  Its rows then are coordinates in
-    # which the precisions of two plans' blocks are diagonal, usually also the precision of
-    # ``block``.
+    # A look (first stage) has row weights if `_common_of_products` computed it. Its rows then
+    # define coordinates in which the precisions of two plans' blocks are diagonal. The precision of
+    # ``block`` is usually diagonal in these coordinates, too.
     strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
     relative_rows = [_residual_rows(t) @ s.pinv for s, t in strategy_pairs]
     grams = [m.T @ m for m in relative_rows]

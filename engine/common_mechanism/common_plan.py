@@ -496,10 +496,10 @@ def _split_options(
     look, block_residuals, residual_blocks, stretch = _affordable_stages(
         options, exact_look, unit, max_records, min_stretch
     )
-    # The look is charged before the choice, so its cost is the same for all options.  A plan may be
-    # charged its joint cost (maximum over cells of the summed costs of its blocks) instead of the
-    # sum of the costs of its blocks.  If any plan is charged its joint cost, the look is charged
-    # its joint cost or the sum, whichever is smaller.
+    # The look (first stage) is charged before the choice, so its cost is the same for all options.
+    # A plan may be charged its joint cost (maximum over cells of the summed costs of its blocks)
+    # instead of the sum of the costs of its blocks. If any plan is charged its joint cost, the look
+    # is charged its joint cost or the sum, whichever is smaller.
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(
         look, max_records
     )
@@ -680,7 +680,7 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
 
 def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) -> CommonPlan:
     """Return a chain of choices with all noise multiplied by at least ``min_stretch``."""
-    # start with the last choice, because its look is an option of the choice before
+    # start with the last choice, because its first stage (look) is an option of the choice before
     chain = _split_options(options[-2:], names[-2:], min_stretch)
     # `chain.look` is the second option of the choice before `chain`
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):

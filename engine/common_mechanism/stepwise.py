@@ -512,9 +512,9 @@ class _SecondStage:
                 text=f"{changed} This step is charged alone.",
                 key=self.key,
             )
-        # The prefix in the ledger marks that this stage was measured on other records than the
-        # look.  If this stage is the look of a next choice, the second stage of that choice must
-        # then be charged as a separate release, too.
+        # The prefix in the ledger marks that this stage was measured on other records than the look
+        # (first stage). If this stage is in turn the look of a next choice, the second stage of
+        # that choice must be charged as a separate release, too.
         records = replace(records, tables=f"{OTHER_RECORDS_PREFIX}{records.tables}")
         return separate_cost, records
 

@@ -443,8 +443,8 @@ def _search_shares(
     # The variables of the search are theta = sqrt(v), so that v is at least 0.
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # All entries of a start are positive.  At theta_A = 0 the derivative with respect to
-        # theta_A is positive, so the search would never raise theta_A.
+        # All entries of a start are positive. At theta_A = 0 the derivative of the error with
+        # respect to theta_A is positive, so the search would never raise theta_A.
         random_starts = [rng.random(count) for _ in range(max(1, restarts))]
         starts.append((traces > 0) + 1e-2)
         # every second random start is scaled to sum 1

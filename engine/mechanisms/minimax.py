@@ -391,7 +391,8 @@ class StrategyLayout:
             part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2
             for part, name in zip(group.parts, names, strict=True)
         ]
-        # The variance of every query has this factor in residual spaces that contain the attribute.
+        # In residual spaces that contain the attribute of a fixed part, the variance of every query
+        # has this factor.
         inside = {k: self._fixed_variance(group.parts[k]) for k in fixed_parts}
         spaces = [group.named(axes) for axes in group.spaces(self.workload.schema)]
         spaces = [space for space in spaces if space in classes.spaces]
@@ -1076,8 +1077,8 @@ class _SearchState:
         # ``uniform[count]`` is the index of the vector of ones for a part with ``count`` queries.
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
-            # The search raises all weights to at least ``floor``.  Here ``floor`` is subtracted
-            # again, because the lower bound is then larger.
+            # The search raises all weights to at least ``floor``. Here ``floor`` is subtracted
+            # again, because smaller weights give a larger lower bound.
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group = self.layout.workload.groups[classes.examples[group_class.number]]

@@ -546,8 +546,8 @@ class QuerySmasher(ResidualMechanism):
             return max(TUNING_SOLVES * (uniform.seconds - self.overhead(workload)), tuning_seconds)
 
         time_limit = math.inf if limits.time_limit is None else limits.time_limit
-        # With accuracy constraints many plans are computed, so planning with unions must not take
-        # longer than planning without unions.
+        # With accuracy constraints many plans are computed. Therefore a plan with unions (joint
+        # strategies for several residual spaces) must not take longer than a plan without unions.
         if self.keep is not None:
             time_limit = min(time_limit, separate_seconds())
         return choose_unions(workload, spaces, limits.memory_limit, separate_seconds, time_limit)

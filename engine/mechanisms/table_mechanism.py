@@ -250,8 +250,8 @@ def _has_nonzero_query(group: Group) -> bool:
     nonzero_rows = [part.family.squared_norms(part.sizes) > 0.0 for part in group.parts]
     if group.query_weights is None:
         return all(rows.any() for rows in nonzero_rows)
-    # The group has one query for every choice of one row of each part.  A query is 0 if one of its
-    # rows is 0.
+    # Every query of the group is a product of one row per part (product factor). The query is 0 if
+    # one of these rows is 0.
     nonzero_queries = np.ones(1, dtype=bool)
     for rows in nonzero_rows:
         nonzero_queries = np.logical_and.outer(nonzero_queries, rows).ravel()

@@ -289,7 +289,7 @@ def _column_pairs(
     """
     (left, left_weight), others = tables[0], list(tables[1:])
     right, right_weight = np.ones((len(left), 1)), np.ones(1)
-    # the right table is kept small, so that a piece has many columns of the left table
+    # The right table is kept small, so that each yielded pair has many columns of the left table.
     while others and right.shape[1] * others[-1][0].shape[1] <= SLAB_ENTRIES // 16:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)

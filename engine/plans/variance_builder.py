@@ -516,8 +516,9 @@ class VarianceBuilder:
         `_variances_of_listed_queries`.
         """
         group, parts, sizes = queries.group, queries.parts, queries.sizes
-        # Only the coefficients of a query on all residual spaces together are a Kronecker product.
-        # The reconstruction is 0 on the residual spaces that are not coupled.
+        # The coefficients of a query are a Kronecker product only if all residual spaces are
+        # included. For the spaces outside ``queries.columns``, the reconstruction is filled up with
+        # 0.
         padded = np.zeros((reconstruction.shape[1], math.prod(sizes)))
         padded[:, queries.columns] = reconstruction.T
         axes_of_parts = [tuple(map(queries.axes.index, part.axes)) for part in parts]

@@ -112,7 +112,8 @@ def _determined_cells(
     log_ratio = (excess_of(independent, variance)[0] - excess) / (2.0 * variance)
     if log_ratio <= len(rows) * math.log(len(columns)) + LOG_ODDS_AGAINST:
         return None
-    # The one-way table of the attribute must also agree, because it can have less noise.
+    # The predicted cells must also agree with the one-way table of the attribute, because this
+    # table can have less noise.
     gap = columns - np.bincount(cells, rows, len(columns))
     variance = noise_of(attribute) + noise_of(source) * len(rows) / len(columns)
     if variance > 0.0 and noise_excess(gap, variance, len(columns) - 1)[1] > AGREEMENT_SD:

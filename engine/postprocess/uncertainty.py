@@ -176,7 +176,7 @@ def residual_posteriors(
         np.add.at(pooled, first, log_likelihood)
         log_likelihood = pooled[first]
         likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-        # The EM algorithm estimates the prior of s from all tables of this order.
+        # The EM algorithm estimates the prior of the ratio s from all tables of this order.
         prior = TYPICAL_PRIOR
         for _ in range(EM_STEPS):
             posterior = prior * likelihood

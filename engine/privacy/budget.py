@@ -133,7 +133,8 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     # so a coarse bound suffices
     if a - slack > 40:
         return -(a - slack) * (a - slack) / 2
-    # the rounding error of a can exceed 1 only for mu above 1e15; then only delta <= 1 is certain
+    # the rounding error of ``a`` can exceed 1 only for mu above 1e15; in this case only delta <= 1
+    # is certain
     if slack > 1:
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2

@@ -353,8 +353,8 @@ class PersonCap:
         self.people_in_database = 0
         # "numbers" or "texts", the kind of all identifiers; "" before the first identifier
         self._kind = ""
-        # one array of shape (3, rows) per batch: the two words of the identity of each person, and
-        # the hash of each row
+        # one array of shape (3, rows) per batch: the two 64-bit words that identify each person,
+        # and the hash of each row
         self._keys: list[np.ndarray] = []
         # for each batch, one array of cell codes per attribute
         self._codes: list[list[np.ndarray]] = []

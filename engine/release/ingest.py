@@ -148,8 +148,8 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
     """
     missing = rows.get(MISSING, 0)
     unknown = sum(number for code, number in rows.items() if code < MISSING)
-    # A release does not drop these rows, because the attribute has a cell for missing values, for
-    # unlisted values, or for values out of range.
+    # A release counts these rows in cells of the attribute: the cell for missing values, and the
+    # cell for unlisted values or the first and last cells for values out of range.
     counted = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
         counted += rows.get(OUTSIDE, 0)

@@ -220,8 +220,8 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
     # 16 bins are wider than the scale, so in the tail (the integers after the last bin) the density
     # exp(-gamma) falls by more than half every 16 bins, as `_sample_tail` requires
     width_bits = max(0, floor_scale.bit_length() - 4)
-    # First integers of 256 bins.  They are enough: 256 bins are at least 16 scales long, and beyond
-    # them height exp(-gamma) is below 2^-5.
+    # 256 bins cover at least 16 noise scales. Beyond the last bin, height exp(-gamma) is below
+    # 2^-5.
     starts = np.arange(256, dtype=np.int64) << width_bits
     densities_at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
     # one table entry is for the tail, and rounding up takes at most one more per bin

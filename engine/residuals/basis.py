@@ -129,7 +129,8 @@ class Split:
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
         """
-        # pairs that share a complement also share the interpolated complement
+        # pairs that share a complement (tuned split of their queries) also share the interpolated
+        # complement
         complements = {
             key: Complement(
                 by_axis=(share * c.by_axis[0], share * c.by_axis[1]), by_total=share * c.by_total

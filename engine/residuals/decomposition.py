@@ -1295,8 +1295,8 @@ def _distinct_subworkloads(
         # spaces are distinct, so `unique_rows` returns all of them, sorted by attribute names
         order = unique_rows(alphabet[spaces_of_size.places])[0]
         places, kinds = spaces_of_size.places[order], spaces_of_size.kinds[order]
-        # Spaces of a class share one entry (index of the subworkload, scale), unless complements
-        # divide the class.
+        # Spaces of a class share one entry (index of the subworkload, scale), unless their
+        # complements (tuned splits of queries) differ.
         complements: list[Complement | None] = [None] * len(places)
         entry_indices = kinds
         if split.complements:

@@ -429,8 +429,9 @@ class SubworkloadSolver:
                 return single_axes, COUPLED_PREFIX
             if status.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
-            # No prefix means a dense search, or an alternating search that was used because a dense
-            # search needed too much memory.  The memory ``needed`` distinguishes the two.
+            # A status without prefix means a dense search, or an alternating search that was used
+            # because a dense search needed too much memory. The memory ``needed`` distinguishes the
+            # two cases.
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint_factors = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # An alternating search over single axes needs the rows of the factors on several axes.

@@ -293,8 +293,8 @@ class Visit:
 
         The second check of the same name uses the other theme; a third check is an error.
         """
-        # The theme also changes before the checks 2, 4, 8, 16, ...  Both themes are then used, and
-        # few changes are necessary.
+        # The theme also changes before the checks 2, 4, 8, 16, ... In this way both themes are used
+        # with few changes.
         changes_theme = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
         if changes_theme or (name, self.scheme) in self.checks:
             self._switch_theme()

@@ -275,7 +275,7 @@ def test_chain_attempts_have_separate_closer_looks(ledger):
 
 
 def test_look_with_unstorable_options_spends_nothing(ledger):
-    # no plan file can contain a look, which has no mechanism
+    # No plan file can contain the common first stage (look), because it has no mechanism.
     with_look = coarse_or_fine(COMMON.look, COMMON.options[0])
     with pytest.raises(PlanError):
         look(with_look, RECORDS, dataset="survey", ledger=ledger)

@@ -116,7 +116,8 @@ def test_tied_mechanisms_are_drawn_once() -> None:
     names = [title_of(label) for label in compared.plans]
     assert set(tied_mechanisms(tied)) == {title_of(label) for label in same}
     assert tied_mechanisms(by_hand({"querysmasher": 0.01, "wff": 0.3})) == []
-    # equal in total, but not for every table: the headline and the list count both
+    # Two mechanisms with equal total errors, but different errors per table: the headline and the
+    # list count both mechanisms.
     other_tables = by_hand({"querysmasher": 0.0, "wff": 0.0})
     other_tables = replace(other_tables, groups={"querysmasher": (1.0, 2.0), "wff": (2.0, 1.0)})
     assert not all_tied(other_tables)

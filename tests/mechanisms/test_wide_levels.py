@@ -205,7 +205,7 @@ def county_part(family):
     state = np.repeat(np.arange(len(STATES)), STATES)[county]
     order = rng.permutation(len(county))
     levels = [("state", state[order]), ("county", county[order])]
-    # `level_gram` has no areas for the halves.
+    # `level_gram` covers the hierarchy of states and counties, but not the halves.
     halves = [("half", np.arange(len(county)) % 2)]
     hierarchies = [
         Hierarchy(

@@ -286,8 +286,8 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     class_of_group = variances_by_class(other, split, workload, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(workload.groups)}
     assert len(class_of_group) == len(workload.groups)
-    # Attribute 0 has another center, and the pair (1, 2) has another strategy.  Their groups are
-    # therefore in separate classes.
+    # Attribute 0 has another center, and the pair (1, 2) has another strategy. The groups on this
+    # attribute and on this pair are therefore in separate classes.
     classes = [[(0,)], [(1,), (2,), (3,)], [(0, 1), (0, 2), (0, 3)], [(1, 2)], [(1, 3), (2, 3)]]
     for attribute_sets in classes:
         members = [pairs[tuple(names[i] for i in places)] for places in attribute_sets]

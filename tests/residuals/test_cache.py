@@ -100,7 +100,7 @@ def test_plan_from_cache_files_is_equal(folder, monkeypatch):
     )
     gaps = record_evaluations(monkeypatch)
     assert plan(workload(), BUDGET).to_json() == cold
-    # The searches on pairs, which have files, would take hundreds of evaluations.
+    # Without the stored searches on pairs, this plan would take hundreds of evaluations.
     assert len(gaps) < 60
 
 

@@ -77,7 +77,8 @@ CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
 def test_encoder_refuses_fractions_of_integer_attribute() -> None:
     assert Encoder(attribute=INCOME).encode_values(VALUES).tolist() == CODES
     assert Encoder(attribute=CLIPPED).encode_values(VALUES).tolist() == [*CODES[:-1], 1]
-    # without the declaration, a fraction is in a bin like any other number
+    # Without the declaration that values are integers, a fraction is in a bin like any other
+    # number.
     assert Encoder(attribute=UNDECLARED).encode_values(VALUES).tolist()[2] == 0
 
 

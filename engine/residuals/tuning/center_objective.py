@@ -329,7 +329,7 @@ class Evaluation:
         gram = add_factors([(coefficients[f], products[f]) for f in coefficients], sizes)
         centers = [self.centers.get(role) for role in kind.roles]
         L, by_gram, by_center = self.problem.dual(kind, gram, centers)
-        # derivative of count * sqrt(L), the summand of S, with respect to L
+        # derivative of count * sqrt(L), a summand of the objective S, with respect to L
         by_L = 0.5 * kind.count / math.sqrt(L)
         # The derivative of L with respect to the coefficient of a term is the inner product of
         # dL/dGram and the Kronecker product of the term.  Dual weights are fixed (envelope
@@ -864,8 +864,9 @@ class CenterProblem:
                     for inside in subsets(range(len(part.axes)))
                 ]
             )
-        # Parts are added one after the other.  Entries: positions of the space's attributes,
-        # positions and index of every factor, indices of the projections to the total.
+        # One entry per product of queries on the space: positions of the space's attributes,
+        # positions and index of every factor, indices of the projections to the total. The loop
+        # adds one part (product factor) of the group after the other.
         products: list[tuple[Axes, KroneckerProduct, tuple[int, ...]]] = [((), (), ())]
         for choices_of_part in choices:
             products = [
@@ -1000,8 +1001,9 @@ class CenterProblem:
         """
         if space.key in self.window_weights:
             self._last_weights.setdefault(key, self.window_weights[space.key])
-        # The plan starts its search on a residual space at these weights.  A search that starts
-        # near the optimum needs about as many steps as one that starts far from it.
+        # The plan starts its search on a residual space at these weights. This search would take
+        # about as many steps near the optimum as far from it, so the weights are computed with the
+        # gap of the plan.
         gap = self.options.gap if space.whole else min(self.options.gap, WINDOW_GAP)
         solution = self._solve(solve_windows, key, space, gap)
         self.window_weights[space.key] = solution.dual

@@ -350,7 +350,7 @@ def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
 # powers p of the norm over cells, in the order of their use, with the largest number of steps of
 # L-BFGS for each
 STEPS_BY_POWER = {16.0: 100, 64.0: 150, 256.0: 250, 1024.0: 150, 4096.0: 80}
-# the search with one power ends if a step lowers log S by less than this
+# the search with one power ends if a step lowers the logarithm of the objective S by less than this
 MIN_DECREASE = 1e-8
 # If an evaluation is expected to take t < QUICK_STEP_S seconds, the numbers of steps are multiplied
 # by QUICK_STEP_S / t, but at most by MAX_STEP_FACTOR.

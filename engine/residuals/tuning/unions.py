@@ -74,11 +74,12 @@ MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
 # Grams of low rank
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
-# A union of all spaces is searched if the time limit allows this share of the expected steps.  On
-# 60 x 60 and 100 x 40 cells, 500 random queries were within 2e-4 of the optimum after this share,
-# and the best plan without a union was 7% above it.
+# A joint strategy for all spaces (a union) is searched if the time limit allows this share of the
+# expected steps. On 60 x 60 and 100 x 40 cells, 500 random queries were within 2e-4 of the optimum
+# after this share, and the best plan without a union was 7% above it.
 MIN_STEP_SHARE = 0.5
-# shortest time of the search for a union's strategy, in seconds
+# shortest time of the search for the strategy of a union (residual spaces that are measured
+# jointly), in seconds
 MIN_SEARCH_S = 0.01
 # time to compute one entry of a query row and split it between residual spaces, in seconds
 SECONDS_PER_ENTRY = 3e-8
@@ -256,8 +257,9 @@ def group_rows(
         is a flattened table of coefficients, as in the result of `residual_coefficients`.
     """
     ranked = workload.schema.ranked
-    # The coefficients of a group are products of the coefficients of its parts, unless it has a
-    # weight per query or a pair of its attributes has a complement.
+    # The coefficients of a group are products of the coefficients of its parts (product factors).
+    # Exceptions are groups with a weight per query, and groups in which a pair of attributes has a
+    # complement (tuned split of its queries).
     is_product = group.query_weights is None and not (
         len(group.parts) > 1 and split.complements_inside(ranked(group.attributes))
     )

@@ -194,8 +194,8 @@ def _use_edits(key: str) -> None:
     schema = history.current().schema
     base, edits = st.session_state[BASE], st.session_state[key]
     rows = edited_rows(base, edits)
-    # If the edit is invalid, the grid shows these rows again for correction. This copy of them is
-    # deleted below if no error is raised.
+    # These rows are stored, so that the grid can show them again for correction if the edit is
+    # invalid. Otherwise they are deleted below.
     st.session_state[REJECTED] = history.version(), rows
     with deferred_errors(PLACE):
         new_schema, incomplete, error = schema_of_rows(schema, rows, names_before(base, edits))

@@ -268,7 +268,8 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
     cells, a message does.
     """
     part, choices = 0, list(range(len(group.parts)))
-    # The chart of a part on both attributes is a plane, so no separate choice is needed.
+    # If the only part is on both attributes, its chart is the plane already, so no separate choice
+    # is needed.
     if len(group.attributes) == 2 and len(group.parts) != 1:
         choices.append(PLANE)
     if not choices:

@@ -120,7 +120,7 @@ def test_rehearsal_look_and_rest_spend_nothing() -> None:
     np.testing.assert_allclose(
         table["std"], np.sqrt(expected.variances(first_group(expected))), rtol=1e-6
     )
-    # With another number of records, the former rehearsal remains, and is named so.
+    # With another number of records, the old rehearsal stays on the page and is labeled as former.
     assert "former rehearsal" not in session.text()
     session.set(coarse_rows=501)
     assert "former rehearsal, with 10,000 records and seed 1" in session.text()

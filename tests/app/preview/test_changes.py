@@ -83,7 +83,8 @@ def test_changes_are_offered_with_their_effect(
     assert keys == [
         f"what_if_{e.name}_{e.attribute}" if e.attribute else f"what_if_{e.name}" for e in effects
     ]
-    # a tuned plan of a worker can differ in the last digit of the rise of another table
+    # By how many percent the error of another table rises is removed from the texts, because it can
+    # differ in the last digit between two computations of a tuned plan.
     shown = [re.sub(r"\+\S+%", "", text) for text in (session.text(), *(e.text for e in effects))]
     assert all(text in shown[0] for text in shown[1:])
     if "age" in attributes:  # the bins that merging would give, before it is tried

@@ -287,8 +287,8 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
     assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert variance_seconds(workload, both, spaces) < 2.0
-    # There is no union if all queries would have to be listed.  There are two cases: a group has
-    # query weights, or a union contains queries that are not measured.
+    # There is no union (joint strategy) if all queries would have to be listed. There are two
+    # cases: a group has query weights, or a union contains queries that are not measured.
     weighted = Workload(numeric(24, 25)).add(
         both, "circular", query_weights=np.ones(single.groups[0].count)
     )
