@@ -53,7 +53,7 @@ from engine.release.measure import read_plan
 ANSWER_FORMATS = (*FORMATS, "zip")
 OTHER_RECORDS_ADVICE = (
     "To release these records, give a new number as --attempt, which spends budget again."
-    " Give another --dataset, with a budget of its own, only for records of other people."
+    " Give another --dataset, with a separate budget, only for records of other people."
 )
 
 

@@ -457,7 +457,7 @@ class Attribute:
                 raise SchemaError(
                     f"{subject} replaces missing values by {shortest_text(self.missing)}, which is"
                     f" outside its edges; give a number from {first} to"
-                    f" {shortest_text(edges[-1])}. To count missing values in a bin of their own,"
+                    f" {shortest_text(edges[-1])}. To count missing values in a separate bin,"
                     f" add the edge {below} before {first} and replace them by {below}"
                 )
         if self.integer:

@@ -277,7 +277,7 @@ def _parsed_entry(key: str, text: str, kind: str) -> Any:
         except ValueError:
             raise SchemaError(
                 f"the replacement of missing values is {quote_public(text)}, but the attribute has"
-                " bins; write a number. To count missing values in a bin of their own, add an edge"
+                " bins; write a number. To count missing values in a separate bin, add an edge"
                 " below the first one, such as -1 before 0, and write this number"
             ) from None
     return text

@@ -68,7 +68,7 @@ def _missing_remedy(attribute: Attribute) -> str:
         first = attribute.edges[0]
         return (
             "enter a number under “missing as”; the bin of this number then counts missing values."
-            f" For a bin of their own, add the edge {first - 1:g} before {first:g} and enter"
+            f" For a separate bin, add the edge {first - 1:g} before {first:g} and enter"
             f" {first - 1:g}"
         )
     return "enter labels as possible values, and a label under “missing as”"
