@@ -102,7 +102,7 @@ def zero_weight_uncovered():
 
 
 def zero_weight_partly_measured():
-    """Return groups of weight 0 of whose queries other groups measure only some."""
+    """Return groups of weight 0; other groups measure only some of their queries."""
     windows, ends = Width(2), Custom([[1, 0, 0, 0], [1, 0, 0, -1], [1, 1, 0, 0]])
     w = Workload(numeric(4, 3)).add(("a", "b"), {"a": windows, "b": "prefix"})
     return w.add("a", ends, weight=0.0).add(("b", "a"), {"a": ends, "b": "marginal"}, weight=0.0)
@@ -135,7 +135,7 @@ def total_only():
 
 
 def empty_set():
-    """Return queries with the family total, one group of them without attributes."""
+    """Return groups with the family total, one of them without attributes."""
     w = Workload(numeric(4, 3)).add((), weight=2.0).add(("a", "b"), {"a": "marginal", "b": "total"})
     return w.add("b", "total").add("a", "prefix")
 
@@ -164,7 +164,7 @@ def same_size_alone():
 
 
 def mixed_three():
-    """Return affine queries on a pair, and prefixes of three attributes."""
+    """Return affine queries on a pair, prefixes of three attributes and ranges of one."""
     w = Workload(numeric(4, 5, 3)).add(("a", "b"), "affine").add(("a", "b", "c"), "prefix")
     return w.add("c", "range", weight=0.2)
 
@@ -335,9 +335,9 @@ def all_affine_pairs():
 
 
 def symmetric():
-    """Return queries that stay the same when attributes are swapped or both reversed.
+    """Return pair queries that stay the same when attributes are swapped or both reversed.
 
-    The dual problem is large enough for symmetry reduction.
+    The dual problem of the pair is large enough for symmetry reduction.
     """
     return (
         Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")

@@ -102,7 +102,7 @@ def test_engine_docstring_lists_every_package() -> None:
 
 
 def wrong_imports(file: Path) -> list[str]:
-    """Return imports of private names, and of exported names from a module, not its package."""
+    """Return imports of private names, and of exported names from a module, not from its package."""
     importer, wrong = module_name(file), []
     for line, module, name in internal_imports(file):
         for package in PACKAGES:

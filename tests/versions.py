@@ -70,7 +70,7 @@ def unbounded(dependencies: list[str]) -> list[str]:
 
 
 def interpreter(version: str) -> str | None:
-    """Return the path of a version of Python on PATH or of pyenv, or None if there is none."""
+    """Return the path of a Python of this version, on PATH or installed by pyenv, or None."""
     name = f"python{version}"
     installed = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/{name}"))
     for path in (shutil.which(name), *map(str, installed)):

@@ -68,7 +68,7 @@ def reads(file: str, *, progress: Callable) -> int:
 
 
 def doubled(workload: str, *request: object, progress: Callable) -> tuple[str, list]:
-    """Return (JSON of the workload with all group weights 2, two fixed rows of errors)."""
+    """Return the JSON of the workload with all group weights 2, and two fixed rows of errors."""
     document = json.loads(workload)
     for group in document["groups"]:
         group["weight"] = 2.0

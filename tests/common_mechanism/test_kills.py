@@ -30,10 +30,12 @@ POINTS = ("counted", "spent", "drawn", "saved")
 
 def die_at(point):
     """Make this process kill itself at one ``point``: "counted", "spent", "drawn" or "saved"."""
-    die = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     spend = engine.ledger.ledger.Ledger.spend
     draw = measuring.draw
     save = engine.ledger.ledger.Ledger.save_result
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def spend_or_die(*args, **fields):
         if point == "counted":

@@ -120,8 +120,9 @@ def sums_one_by_one(matrix: Array, table: list[float]) -> Array:
 def adverse_rows(cells: int) -> Array:
     """Return one strategy row whose answer to a table of ones has nearly the largest error.
 
-    The first entry is 1.  All later entries of the first chunk, and the sum of each later chunk,
-    are just below half of the distance of 1 to the next double, and are lost when they are added.
+    The engine adds the products in chunks of `MIN_CHUNK_ROWS`.  The first entry is 1.  All later
+    entries of the first chunk, and the sum of each later chunk, are half of the distance of 1 to
+    the next double, and are lost when they are added.
     """
     row = np.zeros(cells)
     row[:MIN_CHUNK_ROWS] = row[::MIN_CHUNK_ROWS] = 2.0**-53

@@ -41,7 +41,7 @@ def windows(cells, width):
 
 
 def spaces(cells, width):
-    """Return the name, the space and the measured rows of one space per kind of center."""
+    """Yield (name, space, measured rows) for each kind of center."""
     rng = np.random.default_rng(cells * width)
     center = rng.random(cells) - 0.2
     center /= center.sum()
@@ -62,7 +62,7 @@ def weights(space):
 
 
 def roots(rows, mass):
-    """Return the root of rows diag(mass) rows^T, its trace, and the costs of the cells."""
+    """Return the matrix root of rows diag(mass) rows^T, its trace, and the costs of the cells."""
     squares, U = np.linalg.eigh((rows * mass) @ rows.T)
     positive = squares > 1e-12 * squares[-1]
     half, U = np.sqrt(squares[positive]), U[:, positive]

@@ -35,7 +35,7 @@ def read_metric(server: RunningServer, name: str) -> float:
 
 
 def wait_for_freed_uploads(server: RunningServer, words: str) -> None:
-    """Wait until the server has no upload in memory; fail with ``words``."""
+    """Wait until the server has less than 1 MB of uploads in memory; fail with ``words``."""
     until(lambda: read_metric(server, "UploadedFileManager") < 1_000_000, words=words, pause=0.25)
 
 

@@ -1,4 +1,4 @@
-"""Workloads: exact counts, texts by index, groups in any order, and JSON both ways."""
+"""Workloads: exact counts, texts by index, groups in any order, and JSON round trips."""
 
 import itertools
 import json

@@ -94,7 +94,7 @@ def test_partial_unions_match_explicit_matrices(shape, work, monkeypatch):
 
 
 def check_privacy_upper_bound(result, explicit):
-    """Check that the explicit matrices cost at most the sum of the blocks."""
+    """Check that each block costs as much as its matrix, and all matrices at most the plan."""
     for space, block in result.blocks.items():
         cost = explicit.block_pcost(space)
         assert cost <= block.pcost(result.max_records) <= cost * (1.0 + 1e-4)
