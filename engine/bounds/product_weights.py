@@ -662,8 +662,8 @@ class Joint:
     def backpropagate(self) -> None:
         """Add the derivatives that follow from ``by_coefficients`` to ``by_F`` of every frame."""
         for axis, frame in enumerate(self.frames):
-            # ``coefficient`` times the matrix F of this axis is Z.  Attributes may share a frame,
-            # which then gets the sum of the derivatives for their axes.
+            # Z is ``coefficient`` times the matrix F of this axis. A frame that several attributes
+            # share gets the sum of the derivatives for their axes.
             coefficient = contract(
                 self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1
             )

@@ -787,7 +787,7 @@ def upper_bound(C: Sequence[Array]) -> tuple[Array, Array, float]:
     if max(np.abs(c - np.diag(np.diag(c))).max() for c in rotated) <= 1e-12:
         return np.max([np.diag(c) for c in rotated], axis=0), P, 0.0
     if len(C) == 2:
-        # Stott's formula (theorem 5.4) is optimal
+        # for two matrices, Stott's formula (theorem 5.4) gives the optimum
         eigenvalues, P = np.linalg.eigh(C[0] + _positive(C[1] - C[0]))
         return eigenvalues, P, 0.0
     # at the optimum Sigma = sum of C_i Y_i with sum of Y_i = I, by complementary slackness; the

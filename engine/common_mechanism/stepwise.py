@@ -486,8 +486,8 @@ class _SecondStage:
         Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
         """
         book, dataset = self.book, self.steps.look.dataset
-        # If records changed, a changed record may be in the most expensive cell of both stages.
-        # This stage is then charged at least what it would cost as a separate release.
+        # If records changed, a changed record can be in the most expensive cell of both stages.
+        # Therefore this stage is charged at least the cost of a separate release.
         separate_cost = max(self.cost, self.residual.pcost)
         look_spend = book.find(self.key)
         changed = changed_records(

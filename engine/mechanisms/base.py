@@ -41,8 +41,8 @@ MAX_ATTRIBUTES = 14
 # this number of cells.  At this number planning takes about 20 s.
 MAX_INTERVAL_CELLS = 100_000
 # Windows of one width on one attribute are solved without matrices for at most this number of
-# cells. At this number planning takes about 10 s with uniform centers, and drawing noise about 50
-# s.
+# cells. At this number planning takes about 10 s with uniform centers, and sampling the noise about
+# 50 s.
 MAX_WINDOW_CELLS = 10_000
 
 NoiseLaw = Literal["gaussian", "laplace"]

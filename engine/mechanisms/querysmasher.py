@@ -624,8 +624,8 @@ def _plans_with_unions(
     plans = plans_of_split(replace(separate.split, unions=unions)) if unions else []
     if not plans:
         return []
-    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks.  A union
-    # replaces the blocks of its residual spaces by one block.
+    # The RMSE of a plan is proportional to the sum of sqrt(value) over its blocks. A union (joint
+    # strategy) replaces the blocks of its residual spaces by one block.
     retained = {
         attributes: spaces
         for attributes, spaces in unions.items()

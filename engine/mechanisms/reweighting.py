@@ -930,7 +930,8 @@ class TradeoffSearch:
         for number, indices in enumerate(emphasis.vector_indices):
             group = self.workload.groups[self.classes.examples[number]]
             class_queries = queries[number]
-            # A group with one vector for all its queries counts as a single part.
+            # A group with one vector of weights for all its queries is treated like a group with
+            # one part (product factor).
             if self.single_vector[number]:
                 tables = linear_variances(builder.group(group), np.ones(group.count)).tables
                 sets: Sequence[tuple[int, ...]] = [(0,)]

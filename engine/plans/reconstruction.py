@@ -165,7 +165,8 @@ class SpaceAnswers:
         coordinates = {}
         for space in schema.exact_spaces:
             table = schema.exact_table(space).astype(float)
-            # Only a residual space of two attributes can have a complement, for its axes 0 and 1.
+            # Only a residual space of two attributes can have a complement (tuned split of its
+            # queries). The key (0, 1) stands for the two axes of the space.
             complement = split.complement(space)
             complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
             lift = SplitLift(

@@ -183,7 +183,8 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
         return _list_predicate(
             attribute, outside if lists_outside else inside, negated=lists_outside
         )
-    # Cells without bins are listed if no two of them are adjacent.
+    # For an attribute without bins, the condition is a list of values if every gap, or every run,
+    # has a single cell.
     has_values = attribute.edges is None
     if has_values and has_fewer_gaps and (gap_ends - gap_starts == 1).all():
         return _list_predicate(attribute, outside, negated=True)

@@ -161,7 +161,7 @@ def test_sidebar_closes_on_phone_when_page_is_chosen(visit: Visit) -> None:
     visit.page.wait_for_function(
         "(side) => side.getBoundingClientRect().right <= 0", arg=side.element_handle()
     )
-    # a wide window opens with the sidebar
+    # A wide window opens with the sidebar only if no collapsed state of the sidebar is stored.
     visit.page.wait_for_function(
         "() => !Object.keys(localStorage).some((key) => key.startsWith('stSidebarCollapsed'))"
     )

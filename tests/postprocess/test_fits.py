@@ -293,7 +293,7 @@ def test_expected_deviations_discount_large_noise_of_single_table():
     for j in range(1, 36):
         cells = contrast(rng.normal(size=(5, 6)))
         # The squared norm of noise, divided by its variance, has the mean 20 and the variance 40.
-        # That of the first table is 3 standard deviations above the mean.
+        # For the table with j = 1 it is 3 standard deviations above the mean.
         squared = 20.0 + (3.0 if j == 1 else -0.1) * math.sqrt(40.0)
         cells *= 900.0 * math.sqrt(squared / float(np.sum(cells**2)))
         residuals[0, j] = ResidualEstimate(

@@ -82,7 +82,8 @@ def test_intervals_of_hardly_measured_pairs_are_not_conservative():
     summary = coverage(workload, budget, exact, rehearsals=2, draws=8)[2]
     assert summary["cells"] > 600
     assert summary["covered"] >= 0.9
-    # If all values of s had equal prior probabilities, the mean half-width would be 353 counts.
+    # If the prior of the ratio s were uniform on its values, the mean half-width would be 353
+    # counts.
     assert summary["half"] < 260.0
 
 
@@ -352,7 +353,8 @@ def test_uncertainty_of_union_blocks_matches_exact_errors() -> None:
     schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 2, 4), strict=True)])
     workload = Workload.all_ways(schema, (1, 2))
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
-    # the workload has pairs of attributes, but one block measures a union on three
+    # the workload has only pairs of attributes, but one block measures several residual spaces (a
+    # union) on three attributes
     assert max(len(block.attributes) for block in result.blocks.values()) == 3
     measurement = simulate_measurement(
         result,

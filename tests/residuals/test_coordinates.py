@@ -33,7 +33,8 @@ from engine.workload import subsets
 
 EXACT = {"rtol": 0, "atol": 1e-11}
 # Maps a name to three tuples: the sizes of the attributes, the indices of attributes with a random
-# center instead of a uniform one, and the pairs of attributes with a complement.
+# center instead of a uniform one, and the pairs of attributes with a complement (a split of their
+# queries that is not a product of centers).
 SPLITS = {
     "total": ((), (), ()),
     "one cell": ((1,), (), ()),

@@ -234,7 +234,7 @@ def test_strategy_equals_dense_formulas(cells, width):
         assert isinstance(pinv, Chain), name
         root, _, costs = roots(rows, solution.dual)
         components = windows(cells, width) @ N
-        # both products with the operator
+        # products with the operator on the right and on the left
         estimates = components @ pinv
         right = components @ (pinv @ np.eye(matrices.rank))
         np.testing.assert_allclose(estimates, right, atol=1e-9)

@@ -51,15 +51,15 @@ from engine.workload import Group, Part, Workload, joint_part
 # Largest number of multiplications of one step of the searches for all unions of a workload
 # together.
 MAX_STEP_MULTIPLICATIONS = 6e7
-# Largest number of multiplications per step for a union of all spaces.  This limit is higher than
-# MAX_STEP_MULTIPLICATIONS, because such a union is optimal among all matrix mechanisms.  With a
-# Gram of full rank, it allows 2,046 cells.
+# Largest number of multiplications per step for a union (joint strategy) of all spaces. This limit
+# is higher than MAX_STEP_MULTIPLICATIONS, because such a union is optimal among all matrix
+# mechanisms. With a Gram of full rank, it allows 2,046 cells.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
 # Largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS.
 # On 70 x 60 to 120 x 90 cells, such unions lowered the RMSE by 4 to 22% within the time limit.
 MAX_LOW_RANK_CELLS = 16_384
-# A union of all spaces whose expected time in seconds is at most this is chosen even if separate
-# spaces with tuning take less time.  This limit allows 690 cells.
+# A union (joint strategy) of all spaces whose expected time in seconds is at most this is chosen
+# even if separate spaces with tuning take less time. This limit allows 690 cells.
 MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
@@ -88,8 +88,8 @@ MULTIPLICATIONS_PER_ENTRY = 600
 # computing one variance of a product group from the query rows of its parts takes as long as
 # computing this number of entries of query rows
 ENTRIES_PER_VARIANCE = 10
-# with more residual spaces than this, only a union of all spaces is considered, because unions of
-# some spaces gain little
+# with more residual spaces than this, only a union (joint strategy) of all spaces is considered,
+# because unions of some spaces gain little
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12

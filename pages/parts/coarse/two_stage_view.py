@@ -236,7 +236,8 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     ledger_state.draw_look_receipt(book, first_key)
     settings = ledger_state.recorded_rule(book, first_key, stages[0][1].common) or Settings()
     _draw_decided_looks(book, first_key, stages if state.choice is not None else stages[:-1])
-    # An analysis was chosen after the last look: next, the user measures its remainder.
+    # An analysis was chosen after the last measurement, so the user measures the remainder of this
+    # analysis next.
     if state.choice is not None:
         ledger_state.draw_choices(state)
         _finish(book, key, state, ledger_state.paid_keys(stages))

@@ -74,8 +74,8 @@ def show_costly_groups(request_state: RequestState, *, new: int = 0) -> None:
             else "Its attributes have too many cells. Each button shows the planning time after the"
             " change."
         )
-        # The button "Add: leave out this table" would add nothing if the form proposes only this
-        # table. A change that leaves out the table has no group.
+        # If the form proposes only this table, there is no button "Add: leave out this table",
+        # because it would add nothing. A change that leaves out the table has no group.
         is_only_new = new == 1 and is_new
         prefix = "Add: " if new else ""
         _buttons(

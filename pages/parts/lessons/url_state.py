@@ -126,8 +126,8 @@ def dial(
     choices = _chosen(of)
     is_list = isinstance(default, list)
     url_choices = history.page_state().get("url_choices")
-    # A URL that was just opened sets the choice. Otherwise the widget keeps its choice, unless it
-    # is drawn for the first time, or its choice is no longer among the options.
+    # A URL that was just opened sets the choice. Otherwise the widget keeps its choice, unless the
+    # widget is shown for the first time, or its choice is no longer among the options.
     if url_choices is not None and url_choices[0] == of:
         st.session_state[key] = _read(url_choices[1].get(name), options, default)
     elif key not in st.session_state or (not is_list and st.session_state[key] not in options):

@@ -430,7 +430,7 @@ def _new_dataset(
     _total_fields(unit, budget)
     with st.popover("More options"):
         # The browser creates the radio buttons only when the popover is opened. Without
-        # `persist_state` they would then start at the first unit, and replace the total.
+        # `persist_state` the new buttons would start at the first unit and replace the total.
         st.radio(
             "Budget unit",
             [name for name in UNITS if name != RISK],
