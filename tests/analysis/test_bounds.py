@@ -32,6 +32,9 @@ def test_mechanism_bound_is_below_every_plan() -> None:
     workload = Workload.all_ways(large, (1, 2))
     result = plan(workload, Budget(pcost=1.0))
     assert 0 < analysis.mechanism_bound(workload).rmse(result) < result.weighted_rmse
+
+
+def test_mechanism_bound_of_too_many_cells_is_refused() -> None:
     with pytest.raises(LimitExceeded):
         analysis.mechanism_bound(
             Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "circular")

@@ -45,6 +45,7 @@ def test_unmeasured_groups_are_counted_separately(family: str) -> None:
         workload = workload.add(name, family, weight=0.0)
     result = plan(workload, ONE, "hdmm")
     check_counts(result)
+    # only the marginal of a, which has 3 queries, is measured
     assert share_within(result, 2.0) == 3 / workload.queries
     assert share_within(result, [2.0, 1e9, 1e9, 1e9, 1e9]) == 3 / workload.queries
     assert result.by_group()["max_std"].tolist()[1:] == [math.inf] * 4

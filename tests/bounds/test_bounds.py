@@ -335,8 +335,11 @@ def test_product_weights_by_size_asymmetric_products_is_none():
             product_weights_by_size(reduced, subproblem) is None
             for subproblem in reduced.subproblems
         )
-    joint = products((2, "abs"), (3, "prefix"))
-    reduced = reduce_workload(joint)
+
+
+def test_product_weights_by_size_joint_pairs_has_only_product_sizes():
+    pairs_and_triples = products((2, "abs"), (3, "prefix"))
+    reduced = reduce_workload(pairs_and_triples)
     assert set(product_weights_by_size(reduced, reduced.subproblems[0])) == {3}
 
 

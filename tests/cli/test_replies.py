@@ -131,6 +131,7 @@ def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:
     seen = run_json(
         capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv"
     )
+    # the 1-way tables have 9 cells together, the 1-way and 2-way tables 29
     assert (seen["options"], seen["queries"]) == (["1", "2"], 9)
     named = ["--ledger", "office", "--look", seen["key"], "--option", "2", "--by", "A. Reader"]
     decision = run_json(capsys, "decide", *named, "--share", 0.5)

@@ -155,6 +155,7 @@ def test_sqlite_long_identifiers_with_missing_ones_differ(tmp_path: Path) -> Non
             writer.execute(f"CREATE TABLE records (a INTEGER, b INTEGER, pid {kind})")
             values = rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
             writer.executemany("INSERT INTO records VALUES (?, ?, ?)", values)
+        # (persons, records); the row without an identifier is not counted
         assert count(ibis.sqlite.connect(path).table("records")) == (2, 2)
 
 

@@ -357,9 +357,12 @@ def test_mechanism_styles_are_unique() -> None:
         assert seen.color in COLORS
         shapes[mechanism_name(label)] = default.symbol
     assert len(set(shapes.values())) == len(MECHANISMS)
+    assert {mechanism_name(label) for label in looks} == {m.name for m in MECHANISMS}
+
+
+def test_label_of_options_contains_mechanism_name() -> None:
     assert label_of("a", {"b": 1}) == "a (b=1)"
     assert mechanism_name("a (b=1)") == "a"
-    assert {mechanism_name(label) for label in looks} == {m.name for m in MECHANISMS}
 
 
 def test_spreads_picture_matches_error_quantiles(plans: dict[str, Plan]) -> None:

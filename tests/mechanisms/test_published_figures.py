@@ -84,6 +84,13 @@ def test_residualplanner_equal_sizes_have_separate_strategies() -> None:
     (_, first), (_, second) = result.blocks["a", "b"].factors
     assert first is a
     assert second is b
+
+
+def test_residualplanner_base_option_replaces_family_of_attribute() -> None:
+    schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 6)])
+    workload = Workload(schema).add(("a",), "prefix").add(("b",), "range")
+    workload = workload.add(("a", "b"), {"a": "prefix", "b": "range"})
+    result = plan(workload, Budget(pcost=1.0), "residualplanner+")
     chosen = plan(workload, Budget(pcost=1.0), "residualplanner+", base={"b": "prefix"})
     assert chosen.rmse > result.rmse
     assert load_plan(chosen.to_json()).to_json() == chosen.to_json()

@@ -175,7 +175,7 @@ def test_variance_of_single_query_equals_covariance():
     result = plan_of(marginals(12), "querysmasher")
     query = np.zeros((12, 4))
     query[3, 2] = 1.0
-    row = result.by_group().iloc[3]
+    row = result.by_group().iloc[3]  # the table of code and age, whose queries have equal variances
     assert math.sqrt(result.covariance([(("code", "age"), query)])[0, 0]) == pytest.approx(
         row["rmse"]
     )

@@ -161,7 +161,7 @@ def test_lazy_blocks_total_matches_single_blocks(law: str) -> None:
     factors = [(((0,), factor),) for factor in (UNEVEN, OTHER, UNEVEN, UNEVEN, OTHER, UNEVEN)]
     noises = dict(zip(spaces, (2.0, 2.0, 3.0, 2.0, 2.0, 2.0), strict=True))
     blocks = calibrate(dict(zip(spaces, factors, strict=True)), noises, 1.0, RECORDS, law)
-    assert len(blocks.prototypes) == 3
+    assert len(blocks.prototypes) == 3  # UNEVEN with noise 2, OTHER with 2, UNEVEN with 3
     assert total_pcost(blocks, RECORDS) == total_pcost(dict(blocks), RECORDS) <= 1.0
     costs = [block.pcost(RECORDS) for block in blocks.values()]
     power = 0.5 if law == "laplace" else 1.0

@@ -168,7 +168,7 @@ def test_max_objective_equal_variances_gives_sum_plan():
 
 @pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
 def test_all_objectives_close_gap_for_marginals(mechanism):
-    """Group weights suffice: mechanisms that are optimal for marginals close the gap."""
+    """Mechanisms that are optimal for marginals reach the lower bound of every objective."""
     workload = Workload.all_ways(shapes.numeric(6, 3, 2), (0, 1, 2), "marginal")
     for goal in GOALS:
         assert plan(workload, ONE, mechanism, **goal).certificate.gap <= 2e-5
@@ -248,6 +248,7 @@ def test_symmetry_rings_of_pairs_are_separated():
         {},
         UNIFORM,
     )
+    # one class each: the total, the six attributes, and the fifteen pairs
     assert list(same.counts) == [1, 6, 15]
     assert list(same.sizes) == [6, 15]
 

@@ -136,7 +136,7 @@ def released_html(tmp_path: Path) -> str:
     return measure(PLAN, RECORDS, dataset="<i>d</i>", ledger=tmp_path / "ledger")._repr_html_()
 
 
-def test_workload_iteration_yields_groups() -> None:
+def test_workload_iterates_over_groups_but_has_length_in_queries() -> None:
     assert tuple(group for group in WORKLOAD) == WORKLOAD.groups
     assert len(WORKLOAD) == WORKLOAD.queries
 

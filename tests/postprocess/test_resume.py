@@ -115,7 +115,7 @@ def test_resumed_publish_fits_each_table_once(tmp_path, monkeypatch):
         lambda progress: publish(measurement, progress=progress, resume=tmp_path)
     )
     triples = [axes for axes in fitted if len(axes) == 3]
-    assert len(triples) == len(set(triples)) == 4
+    assert len(triples) == len(set(triples)) == 4  # all triples of four attributes
 
 
 def publish_and_die(measured, folder, at):

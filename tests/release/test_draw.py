@@ -68,7 +68,7 @@ def test_draw_without_noise_returns_strategy_answers(
         np.add.at(table, tuple(RECORDS[name] for name in names), 1)
         answers = exact[space] * block.grid
         np.testing.assert_allclose(
-            answers, explicit_rows(block) @ (table.ravel() if names else [500.0]), atol=1e-6
+            answers, explicit_rows(block) @ (table.ravel() if names else [len(RECORDS)]), atol=1e-6
         )
 
 

@@ -211,6 +211,7 @@ def test_family_with_invalid_parameters_is_refused(number):
 
 
 def test_all_ways_with_too_many_groups_is_refused():
+    # 40 attributes have 658,008 sets of 5
     check_refused(WorkloadError, ["658,008", "200,000"], Workload.all_ways, FORTY, 5)
     check_refused(WorkloadError, ["200,000 allowed"], Workload.all_ways, FORTY, range(1, 41))
 

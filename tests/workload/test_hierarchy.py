@@ -572,6 +572,7 @@ def test_predicates_compare_levels_with_areas(text: str, codes: list[str]) -> No
     attribute = county()
     expected = [float(code in codes) for code in attribute.labels or ()]
     assert evaluate(text, [attribute]).tolist() == expected
+    # the text names only the second attribute
     assert named_in(text, [Attribute.of_size("age", 2), attribute]) == (1,)
 
 

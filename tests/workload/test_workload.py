@@ -382,5 +382,9 @@ def test_all_ways_family_shares_parts_between_groups() -> None:
     ]
     distinct = {id(part) for group in workload for part in group.parts}
     assert len(distinct) == 5  # three attributes in two positions, but the first is never second
+
+
+def test_all_ways_joint_family_without_attributes_is_refused() -> None:
+    schema = Schema([Attribute.of_size(name, 4) for name in "abc"])
     with pytest.raises(WorkloadError, match="at least one attribute"):
         Workload.all_ways(schema, ways=0, family="affine")

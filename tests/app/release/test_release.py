@@ -388,7 +388,7 @@ def test_confirm_repeats_dropped_rows_of_the_check(ledger: Ledger, tmp_path: Pat
 def test_warnings_of_the_check_are_not_repeated_after_the_release(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records = pd.read_csv(SURVEY).assign(id=lambda frame: range(len(frame)))
     records.to_csv(tmp_path / "records.csv", index=False)
     warned = open_release(ledger, records=str(tmp_path / "records.csv"))
     wait(warned.set(step=FILE).press("check_records"))
@@ -399,7 +399,7 @@ def test_warnings_of_the_check_are_not_repeated_after_the_release(
 
 
 def test_warnings_of_a_release_without_a_check_are_shown(ledger: Ledger, tmp_path: Path) -> None:
-    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records = pd.read_csv(SURVEY).assign(id=lambda frame: range(len(frame)))
     records.to_csv(tmp_path / "records.csv", index=False)
     session = open_release(ledger, records=str(tmp_path / "records.csv"))
     wait(session.set(confirmation="survey").press("release"))

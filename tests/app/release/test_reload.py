@@ -139,7 +139,7 @@ def test_report_on_rows_is_the_same_after_reload(
     """Neither text has the warning that the check of the records showed."""
     browser("mine")
     place = tmp_path / "records.csv"
-    records = pd.read_csv(SURVEY).assign(id=range(944))
+    records = pd.read_csv(SURVEY).assign(id=lambda frame: range(len(frame)))
     records.loc[:99, "age"] = 500
     records.to_csv(place, index=False)
     session = open_release(ledger, records=str(place))

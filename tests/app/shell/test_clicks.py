@@ -94,6 +94,7 @@ def test_rehearsal_uses_size_set_with_click() -> None:
     set_and_press(session, "rehearse", rows=321)
     wait(session)
     assert "REHEARSAL on simulated records" in session.text()
+    assert "321" in session.text()
 
 
 def test_click_with_invalid_new_values_does_nothing() -> None:

@@ -237,8 +237,9 @@ def test_changed_workload_keeps_default_options() -> None:
     assert restore_from_link(limited).options_without_defaults == limited.options_without_defaults
 
 
-def test_analyses_default_to_uniform_centers() -> None:
+def test_with_uniform_centers_keeps_chosen_centers_and_other_mechanisms() -> None:
     here = RequestState(workload=Workload(SCHEMA))
+    # Uniform centers are the default of plans, so no option is stored.
     assert (
         replace(
             here.with_uniform_centers, workload=Workload.all_ways(SCHEMA, (1,))
