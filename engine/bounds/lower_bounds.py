@@ -117,8 +117,8 @@ from engine.residuals.level_solver import LevelProblem
 from engine.residuals.search_costs import eigen_seconds
 from engine.workload import Group, Workload
 
-# `largest_entry_bound` leaves out a group of queries if one of its parts has more coefficients than
-# this (marginals of wide attributes excepted)
+# `largest_entry_bound` leaves out a group of product queries if one of its factors has more
+# coefficients than this (marginals of wide attributes excepted)
 MAX_BOUND_ENTRIES = 40_000_000
 # largest number of steps of the search of `independent_bound`
 MAX_STEPS = 15

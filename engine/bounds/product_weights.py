@@ -814,8 +814,8 @@ class DenseNormBound:
         """
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():
-            # Only a part on a single attribute has a scalar t.  The scalar is 0 if the basis has as
-            # many functions as the attribute has cells.
+            # Only query factors on a single attribute have a scalar t. The scalar is 0 if the basis
+            # has as many functions as the attribute has cells.
             reducible_parts = [
                 (names, key)
                 for names, key in product

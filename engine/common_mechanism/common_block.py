@@ -334,8 +334,8 @@ def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
         coordinates.append(factor_coordinates)
         P.append(factor_P)
         squared_lengths.append(np.diag(gram))
-    # The look measures only the first coordinates of every Kronecker factor, so its precision is 0
-    # in all other coordinates.
+    # The look (first stage) measures only the first coordinates of every Kronecker factor, so its
+    # precision is 0 in all other coordinates.
     weights = look.weights * np.sqrt(_outer_product(squared_lengths))
     look_precision = np.zeros([len(c.rows) for c in coordinates])
     look_precision[tuple(slice(n) for n in weights.shape)] = (weights / look.noise) ** 2
@@ -413,7 +413,8 @@ def _extended_coordinates(
     U, singular_values, Vt = U[:, retained], singular_values[retained], Vt[retained]
     look_rows = (_residual_rows(look) @ Vt.T) / singular_values
     gram = look_rows @ look_rows.T
-    # QR extends the normalized rows of the look to an orthonormal basis of all coordinates
+    # QR extends the normalized rows of the look (first stage) to an orthonormal basis of all
+    # coordinates
     normalized = look_rows / np.sqrt(np.diag(gram))[:, None]
     Q, R = np.linalg.qr(normalized.T, mode="complete")
     # QR may return a row with the opposite sign

@@ -91,8 +91,8 @@ def look_plan(
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
     full_plan = Plan(
-        # Weight 0, because a plan must answer all groups of positive weight.  Groups that the look
-        # does not answer are removed below.
+        # Weight 0, because a plan must answer all groups of positive weight. Groups that the look
+        # (first stage) does not answer are removed below.
         workload=Workload(
             options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())
         ),

@@ -626,14 +626,15 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
     """
     book, options = Ledger.at(ledger), RecordOptions(on_refused="drop", **keywords)
     steps = resume(book, key)
-    # In a chain, the second stage of one choice can be the look of the next choice.  Each round
-    # checks one look, and the last round also checks the second stage.
+    # In a chain, the second stage of one choice can be the look (first stage) of the next choice.
+    # Each round checks one look, and the last round also checks the second stage.
     look_of_choice, state = key, steps
     while True:
         common, finished = state.common, state.finished
         counts, sets = step_counts(common, common.look, data, options), step_sets(common)
         check_repeat(book, book.spent(look_of_choice), counts, sets, intake=None, remedy=_REMEDY)
-        # A second stage that measured nothing and cost nothing has the key of its look.
+        # A second stage that measured nothing and cost nothing has the key of its look (first
+        # stage).
         if finished is None or finished.key == look_of_choice:
             return steps
         chosen = common.names.index(state.choice.option) if state.choice is not None else 0

@@ -299,7 +299,8 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
     traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
     has_bound = relative.reference == BOUND
-    # If the typical errors have no bound, `gap_words` returns for NaN that no bound is known.
+    # `gap_words` returns for NaN that no bound is known. The gap is NaN if the typical errors have
+    # no bound.
     gap_texts = {
         label: gap_words(
             math.nan if criterion == "rmse" and not has_bound else gap, relative.reference

@@ -621,7 +621,7 @@ def _solve_problems(
     joint = ratio < 1.0 - MIN_JOINT_SAVING
     if joint:
         components = tuple(replace(c, share=c.share / ratio) for c in components)
-        # The shares were divided by the ratio.  Variances are proportional to 1 / pcost (Gaussian)
+        # All shares were divided by ``ratio``. Variances are proportional to 1 / pcost (Gaussian)
         # or 1 / epsilon^2 (Laplace).
         error *= ratio if solver.noise == "gaussian" else ratio**2
     return HDMMStrategy(

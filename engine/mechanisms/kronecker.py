@@ -302,8 +302,8 @@ def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
         for part in _parts(group):
             labels = {label[group.attributes[a]] for a in part.axes}
             if len(labels) > 1:
-                # The units of the part's attributes are merged: the smallest of their labels
-                # replaces the others.
+                # The units that contain attributes of this part (product factor) are merged: the
+                # smallest of their labels replaces the other labels.
                 label = {name: min(labels) if k in labels else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 

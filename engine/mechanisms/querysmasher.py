@@ -516,7 +516,7 @@ class QuerySmasher(ResidualMechanism):
         ):
             if split.centers or split.complements:
                 candidates += plans_of_split(split)
-        # Tuning took time, so fewer unions may be affordable now.
+        # Tuning took time, so the time left may allow fewer unions (joint strategies).
         unions = _affordable_unions(workload, unions, allowance)
         best = min(candidates, key=lambda plan: plan.error)
         return candidates + _plans_with_unions(best, unions, plans_of_split)
@@ -531,7 +531,7 @@ class QuerySmasher(ResidualMechanism):
         Mapping from the attributes of each union to its residual spaces.
         """
         # Objectives other than the weighted sum need a separate budget share for every residual
-        # space, but all spaces of a union have the same share.
+        # space, but all spaces of a union (joint strategy) have the same share.
         if self.solver != "optimal" or not self.goal(workload).linear:
             return {}
 

@@ -359,7 +359,8 @@ class ResidualMechanism(Mechanism):
         examples = [workload.groups[c.numbers[0]] for c in workload.group_classes]
         has_query_weights = any(has_weight_per_query(g, n_queries) for g in examples)
         if all(is_symmetric_part(part, pi=None) for part in parts_of_groups):
-            # The search changes only the weights of groups, on which no strategy depends.
+            # The search changes only the weights of groups, and no strategy depends on these
+            # weights.
             steps, first_costs, step_seconds = SYMMETRIC_STEPS, solver.forecast(subs), 0.0
         else:
             steps = TYPICAL_STEPS if math.isinf(goal.power) else POWER_STEPS
@@ -572,8 +573,8 @@ class ResidualMechanism(Mechanism):
         )
         results: Sequence[Candidate | MinimaxResult] = []
         if self.uses_minimax_search and is_applicable(workload, self.goal(workload), split):
-            # `Unanswered` is raised if rounding makes some query weights 0.  `TradeoffSearch` then
-            # replaces the minimax search.
+            # `Unanswered` is raised if rounding makes some query weights 0. In this case
+            # `TradeoffSearch` replaces the minimax search.
             with contextlib.suppress(Unanswered):
                 results = [
                     minimax := minimax_search(
@@ -643,8 +644,8 @@ class ResidualMechanism(Mechanism):
         solver : solver with the dual weights of its searches.
         """
         # When a plan is rebuilt, ``limits`` has the memory limit that the plan file records.
-        # `SpaceSolver.in_time` may have lowered this limit after the unions were chosen.
-        # So at least the default limit applies to the unions.
+        # `SpaceSolver.in_time` may have lowered this limit after the unions (joint strategies) were
+        # chosen. So at least the default limit applies to the choice of unions.
         memory = limits.memory_limit
         if recorded is not None:
             memory = max(memory, Limits().memory_limit)

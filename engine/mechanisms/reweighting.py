@@ -700,10 +700,10 @@ class TradeoffSearch:
                 ]
             else:
                 keys, initial = [], []
-                # In groups with several parts, equal parts on equivalent attributes share one
-                # vector. The query weights on every residual space are then a product over
-                # attributes. Groups with several parts of inequivalent queries need other weights,
-                # so they share vectors only with each other.
+                # In groups with several parts (product factors), equal parts on equivalent
+                # attributes share one vector. The query weights on every residual space are then a
+                # product over attributes. Groups in which several parts have inequivalent queries
+                # need other weights, so they share vectors only with each other.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     classes_of_axes = tuple(
@@ -895,8 +895,8 @@ class TradeoffSearch:
                 or self.best.value < best_value * (1.0 - MIN_PROGRESS)
             )
         self.stale_steps = 0 if has_progress else self.stale_steps + 1
-        # There is no plan for the first weights if some query has an infinite error.  `run` raises
-        # the error for it.
+        # There is no plan for the first weights if some query has an infinite error. `run` raises
+        # the error.
         if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0

@@ -979,7 +979,7 @@ def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch
             _Batch(
                 members=members,
                 spaces=np.array([classes[k].spaces for k in members]),
-                # equal for all classes with the same number of spaces
+                # the exponents are equal for all classes with the same number of spaces
                 exponents=expanded[0][0],
                 coefficients=np.array([c for _, c, _ in expanded]),
                 units=np.array([u for *_, u in expanded]),

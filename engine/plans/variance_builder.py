@@ -317,9 +317,9 @@ class VarianceBuilder:
             tuple(space_keys),
             complement_keys,
         )
-        # In a space of a union, variances do not factor over attributes.  The complement of a pair
-        # of attributes changes the components of queries in the residual spaces of the total and of
-        # each of the two attributes.
+        # In a space of a union (joint strategy), variances do not factor over attributes. The
+        # complement of a pair of attributes (tuned split of its queries) changes the components of
+        # queries in the residual spaces of the total and of each of the two attributes.
         affected = (
             {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
         )

@@ -129,7 +129,7 @@ class ResidualPosterior:
         scale = self.reference.size / self.rank
         prior = scale * share * self.bound / float(self.reference.sum()) * self.reference
         # Counts of independent attributes deviate from the reference as well, because the records
-        # vary like a sample.  The variance of a count is then about its mean.
+        # vary like a sample. The variance of this deviation is about the mean of the count.
         prior = np.maximum(prior, self.reference)
         return np.asarray(self.variance * prior / (self.variance + prior))
 

@@ -1195,13 +1195,14 @@ def _group_terms(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # The group is no product of its parts if its query weights are no product or if its pair of
-        # attributes has a complement.  Then it is treated as one part on all attributes.
+        # The group is not a product of its parts if its query weights are not a product, or if its
+        # pair of attributes has a complement (tuned split). Such a group is treated as one part on
+        # all attributes.
         parts, part_weights = (joint_part(group),), [weights]
     rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
-    # One list per part, with one pair per subset of its attributes.  A pair holds the ranks of
-    # these attributes and the residual Gram as (index, scale).  For the empty subset it holds the
-    # total square in place of the Gram.
+    # One list per part (product factor), with one pair per subset of its attributes. A pair holds
+    # the ranks of these attributes and the residual Gram as (index, scale). For the empty subset it
+    # holds the total square in place of the Gram.
     choices = []
     for part, weights_of_part in zip(parts, part_weights, strict=True):
         grams = registry.grams_of_part(part, group.named(part.axes), weights_of_part)
@@ -1258,7 +1259,7 @@ def _terms_of_single_axes(
                     index, scale = gram
                     longer_products.append((ranks + chosen, coefficient * scale, (*indices, index)))
         products = longer_products
-    # the largest choice of a part is its attribute; the other choice is empty
+    # The larger choice of a part (product factor) is its attribute; the smaller choice is empty.
     part_ranks = [max(chosen for chosen, _ in choices_of_part) for choices_of_part in choices]
     is_sorted = part_ranks == sorted(part_ranks)
     terms: list[tuple[Axes, float, Factors]] = []

@@ -436,8 +436,8 @@ class LeastSquares:
             below = tree.upward(by_variance[-1] * shares[level + 1] ** 2, level)
             by_variance.append(weights[level] + below)
         by_variance.reverse()
-        # derivative of the sum with respect to u_a (``self.inside``) of every area, from the root
-        # down
+        # ``by_inside``: derivative of the weighted sum of variances with respect to u_a
+        # (``self.inside``) of every area, from the root down
         by_inside, by_precision = np.zeros(1), [np.zeros(1)]
         for level in range(1, tree.depth + 1):
             parent, share, s = tree.parent[level], shares[level], self.children[level - 1]

@@ -154,8 +154,8 @@ class SubworkloadSolver:
         self.dense_limit = self.coupled_limit = memory_limit
         self.method, self.cache = method, cache
         self.window_weights = {} if window_weights is None else window_weights
-        # The hints are copied once.  If solutions of this solver were added to them, results would
-        # depend on the order of solving.
+        # The hints (initial weights of searches) are copied once. If solutions of this solver were
+        # added to the hints, results would depend on the order of solving.
         self.hints: Hints = cache.hints() if cache is not None else {}
         self.duals: list[Array] = []
         self.endings: list[str] = []

@@ -289,7 +289,8 @@ class WindowMatrices(StrategyMatrices):
                     for k, f in enumerate(factors)
                 ]
                 if halves.relation is not None:
-                    # the rows have coordinate 0 of the vector that is left out of the first block
+                    # One vector is left out of the first block. The coordinate of the rows for this
+                    # vector is 0.
                     coordinates[0] = np.pad(coordinates[0], [(0, 0), (1, 0)])
                 windows = halves.join(coordinates)
                 # the windows on cells, minus their answers to the center

@@ -128,7 +128,7 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.press("Apply this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
     visit.open(UNIFORM_PATH)
-    # Of this table, tuning the split lowers the error.
+    # Tuning the split lowers the error of this table.
     visit.pick("Table", "11: ")
     visit.expect_text("Tune the split")
     visit.press("Tune the split")

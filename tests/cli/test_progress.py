@@ -182,7 +182,8 @@ def test_interrupt_during_search_leaves_no_file(tmp_path: Path) -> None:
         output = run.stderr.read()
         assert (output.splitlines()[-1], run.stdout.read()) == ("Stopped.", "")
         assert "Traceback" not in output
-    # A shell reports 130 for both.  If the signal arrives while an import executes source text, as
-    # dataclasses do, CPython ends the process by the signal although the command caught it.
+    # The shell's code 130 means exit with 130 or end by SIGINT. If the signal arrives while an
+    # import executes source text, as dataclasses do, CPython ends the process by the signal
+    # although the command caught it.
     assert run.returncode in (130, -signal.SIGINT)
     assert sorted(place.name for place in tmp_path.iterdir()) == ["schema.json"]

@@ -148,7 +148,7 @@ def test_general_rule_compares_spread_with_noise():
     assert small.choice is None
     assert small.sentence.startswith("Stop")
     assert large == spread([300.0, 200.0, 100.0]) != spread([300.0, 200.0, 100.0], seed=2)
-    # The look has measured the 1-way answers, so these vary little.
+    # The first stage has measured the 1-way answers, so these answers vary little.
     measured = spread([30.0, 20.0, 10.0, 35.0, 25.0], look=mechanism(marginals((3, 2), 1), 2.0))
     assert measured.shares["analysis 1"] < 4 < measured.shares["analysis 2"]
 

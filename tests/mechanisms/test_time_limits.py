@@ -382,7 +382,7 @@ def test_forecast_of_alternating_search_has_least_time() -> None:
     costs = solver.forecast(parts.subworkloads)
     least = [cost.least_seconds for cost in costs if cost.alternates]
     # a pair needs one search per attribute, and the bounds of three Grams per attribute; the Grams
-    # on a are counted for the first pair only
+    # on attribute a are counted for the first pair only
     assert len(least) == 2
     assert least[0] >= 8 * MIN_SEARCH_S
     assert 5 * MIN_SEARCH_S <= least[1] < 8 * MIN_SEARCH_S

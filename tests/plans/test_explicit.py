@@ -46,7 +46,8 @@ SCHEMA = Schema(
 )
 LAPLACE = [m.name for m in MECHANISMS if "laplace" in m.laws]
 EXPLICIT = [m.name for m in MECHANISMS if hasattr(m, "design")]
-# detects a bias of half a standard error per query and a change of the total variance by a fifth
+# This number of rehearsals detects a bias of half a standard error per query and a change of the
+# total variance by a fifth.
 REHEARSALS = 300
 
 

@@ -219,7 +219,7 @@ def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
     monkeypatch.setattr(variance_builder, "joint_part", recorded_joint_part)
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
-    # rounding errors decide whether there is a second union
+    # rounding errors decide whether there is a second union (joint strategy)
     assert set(result.split.unions) <= {("a", "d"), ("b", "d")}
     assert np.isfinite(result.max_variance)
     assert max(counts) <= max(

@@ -116,7 +116,8 @@ def test_hostile_csv_is_refused_or_counted_exactly(tmp_path: Path, step: int) ->
     refused = 0
     for name, body, packed in variants:
         path = tmp_path / f"x.csv{'.gz' if packed else ''}"
-        # These variants are written unchanged.  The others are compressed if ``packed`` is true.
+        # Variants with these names are written unchanged. All other variants are compressed if
+        # ``packed`` is true.
         is_unchanged = name.startswith(("packed", "two packs", "not packed"))
         path.write_bytes(gzip.compress(body) if packed and not is_unchanged else body)
         counts = count_or_refuse(path)

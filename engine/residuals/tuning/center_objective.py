@@ -296,7 +296,7 @@ class Evaluation:
             for factors in coefficients
         }
         L = math.fsum(coefficients[factors] * error for factors, error in by_coefficient.items())
-        # derivative of count * sqrt(L), the summand of S, with respect to L
+        # derivative of count * sqrt(L), a summand of the objective S, with respect to L
         by_L = 0.5 * kind.count / math.sqrt(L)
         for factors, coefficient in coefficients.items():
             for axes, index in factors:

@@ -184,7 +184,7 @@ def cyclic(workload: Workload) -> bool:
 def affordable(workload: Workload, allowance: Allowance) -> bool:
     """Return whether the search for complements is expected to fit into the limits."""
     # memory that is in use during the whole search and additional memory of one step, in bytes;
-    # time of one evaluation of S, in seconds
+    # time of one evaluation of the objective S, in seconds
     retained, peak, seconds = 0, 0, 0.0
     parameters = sum(a.size**2 for a in workload.schema.attributes)
     for sizes, groups in _class_representatives(workload):
@@ -764,8 +764,9 @@ class _Search:
             self.problem.power = power
             self._descend(math.ceil(step_factor * steps))
         # If the workload is invariant under reversal of all attributes, coefficients that change
-        # sign under reversal are rounding errors.  These coefficients are set to 0 if S does not
-        # increase.  Otherwise some queries would have components that are too small to measure.
+        # sign under reversal are rounding errors. Such small coefficients would give some queries
+        # components that are too small to measure. The coefficients are set to 0, unless this
+        # increases the objective S.
         even = self.problem.even_part(self.x)
         if even.any() and self.problem.evaluate(even)[0] <= self.problem.evaluate(self.x)[0] * (
             1.0 + MIN_DECREASE
@@ -790,8 +791,8 @@ class _Search:
             except np.linalg.LinAlgError:
                 S, gradient = math.inf, x
             if not math.isfinite(S):
-                # S is infinite if the step was too long.  The large value makes the line search try
-                # a shorter step.
+                # The objective S is infinite if the step was too long. The large value makes the
+                # line search try a shorter step.
                 return 1e3, np.zeros_like(x)
             if lowest > S:
                 lowest, self.x = S, x.copy()
@@ -831,8 +832,8 @@ def split_of(
         key = (p, problem.single_kind[a], problem.single_kind[b])
         if key not in by_class:
             V = problem.pairs[p].pair_basis
-            # V Y is relative to uniform centers, and a complement is relative to the tuned centers.
-            # The terms with zeta account for the difference between these centers.
+            # V Y is relative to uniform centers, and the complement D is relative to the tuned
+            # centers. The terms with zeta account for the difference between these centers.
             D_a = V @ values["Y", p, 0] - np.kron(np.eye(sizes[a] - 1), zeta[b][:, None])
             D_b = V @ values["Y", p, 1] - np.kron(zeta[a][:, None], np.eye(sizes[b] - 1))
             D_0 = V @ values["y", p] + np.kron(zeta[a], zeta[b]) + D_a @ zeta[a] + D_b @ zeta[b]

@@ -255,7 +255,8 @@ LBFGS_STEPS = 60
 # the fixed-point iteration ends if the next round is expected to lower the objective S by less than
 # this share
 MAX_BALANCE_ROUNDS = 12
-# the fixed-point iteration ends if the next round is expected to lower S by less than this share
+# the fixed-point iteration ends if the next round is expected to lower the objective S by less than
+# this share
 MIN_RELATIVE_GAIN = 1e-6
 # values of the parameter c of `CenterProblem.one_parameter_center`, whose centers are tried as
 # initial centers

@@ -55,8 +55,9 @@ MAX_STEP_MULTIPLICATIONS = 6e7
 # is higher than MAX_STEP_MULTIPLICATIONS, because such a union is optimal among all matrix
 # mechanisms. With a Gram of full rank, it allows 2,046 cells.
 MAX_FULL_DOMAIN_MULTIPLICATIONS = 6e10
-# Largest number of cells of a union of all spaces that needs more than MAX_STEP_MULTIPLICATIONS.
-# On 70 x 60 to 120 x 90 cells, such unions lowered the RMSE by 4 to 22% within the time limit.
+# Largest number of cells of a union (joint strategy) of all spaces that needs more than
+# MAX_STEP_MULTIPLICATIONS. On 70 x 60 to 120 x 90 cells, such unions lowered the RMSE by 4 to 22%
+# within the time limit.
 MAX_LOW_RANK_CELLS = 16_384
 # A union (joint strategy) of all spaces whose expected time in seconds is at most this is chosen
 # even if separate spaces with tuning take less time. This limit allows 690 cells.
@@ -68,8 +69,9 @@ MAX_SINGLE_ATTRIBUTE_S = 0.3
 MAX_CELLS = 100_000
 # largest number of entries of the query rows of all groups with an attribute of a union
 MAX_ROW_ENTRIES = 2e8
-# If `_has_closed_form_variances`, the variances of a product group are computed from the query rows
-# of its parts, but query by query if the table of the group has more than this number of cells.
+# Largest number of cells of a group's table for which `_has_closed_form_variances` is used: the
+# variances of a product group are computed from the query rows of its product factors. On larger
+# tables they are computed query by query.
 MAX_PRODUCT_CELLS = 4_096
 # measured number of steps of the search for a union's strategy, for Grams of full rank and for
 # Grams of low rank

@@ -242,7 +242,7 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
         ledger_state.draw_choices(state)
         _finish(book, key, state, ledger_state.paid_keys(stages))
         return
-    # The last look waits for the decision of the user.
+    # The decision after the last look (measurement of the common part) is still open.
     rule = candidates_form.rule(state.common, settings)
     if rule is not None:
         number = len(stages) - 1

@@ -164,7 +164,7 @@ def _show_failures(comparison: Compared | None) -> None:
     if comparison is None or not len(failures := figures.refusals(comparison.results)):
         return
     with st.expander(f"{texts.pluralize(len(failures), 'mechanism')} without a result"):
-        # Reasons are drawn as text, because the cells of a table would cut long ones.
+        # Reasons are shown as text, because the cells of a table would cut long ones.
         for name, reason in zip(failures["mechanism"], failures["reason"], strict=True):
             st.markdown(f"**{escape_markdown(name)}:** {escape_markdown(in_labels(reason))}")
 

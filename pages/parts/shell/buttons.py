@@ -26,7 +26,8 @@ VALUES_CHANGED = (
     "A value changed just before your click. Nothing was spent. Check it and try again."
 )
 COMPARABLE = (str, int, float, bool, type(None))
-# Values of all fields when the page was drawn. All buttons of the page refer to this dictionary.
+# Values of all fields when the page was displayed. All buttons of the page refer to this
+# dictionary.
 _DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("drawn_values", default=None)
 
 

@@ -165,7 +165,8 @@ def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[st
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
-        # If the parts of a group have weights, `add` computes the query weights from them.
+        # If the parts (product factors) of a group have weights, `add` computes the query weights
+        # from the part weights.
         query_weights = group.query_weights if group.part_weights is None else None
         try:
             new_workload = new_workload.add(attributes, family, group.weight, query_weights)

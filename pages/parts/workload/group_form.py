@@ -60,7 +60,7 @@ def add_button(
         st.success(escape_markdown(message), icon="✅")
         new = new_groups(workload, groups)
     else:
-        # `groups_to_add` also draws the number of groups that the workload already has
+        # `groups_to_add` also shows the number of groups that the workload already has
         new = forecast_form.groups_to_add(groups)
     is_highlighted = not new or any(not has_queries_on(workload, group.attributes) for group in new)
     buttons.button(

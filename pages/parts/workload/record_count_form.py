@@ -17,7 +17,7 @@ LIMITS = (
     ("Maximum CV to publish (%)", 15.0, PUBLISHABLE),
     ("Maximum CV with a warning (%)", 30.0, DOUBTFUL),
 )
-# Arguments of the fields of these limits.
+# Arguments of `st.number_input` for the two limits of the CV.
 PERCENT: dict[str, Any] = {
     "min_value": 0.1,
     "max_value": 1000.0,
