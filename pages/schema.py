@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import streamlit as st
 
-from engine import _format as texts
 from engine.workload import Schema
 from pages.parts.schema import code_list_form, constraints_form, draft_form, grid
 from pages.parts.shell import history, page_layout, python_script
@@ -12,7 +11,6 @@ from pages.parts.shell.budgets import ROWS_LABEL
 from pages.parts.shell.error_text import (
     deferred_error,
     deferred_errors,
-    escape_markdown,
     show_deferred_error,
 )
 
@@ -61,14 +59,6 @@ def person_form(schema: Schema) -> None:
         )
 
 
-def size_text(schema: Schema) -> str:
-    """Return the number of attributes and the number of cells as text."""
-    return (
-        f"{texts.pluralize(len(schema), 'attribute')}, {texts.pluralize(schema.size, 'cell')} in"
-        " the full table."
-    )
-
-
 def advanced_form(schema: Schema | None) -> None:
     """Draw the settings that few schemas need.
 
@@ -97,7 +87,6 @@ grid.draw(request.schema)
 if request.schema is None:
     draft_form.upload()
 else:
-    st.caption(escape_markdown(size_text(request.schema)))
     person_form(request.schema)
 show_deferred_error("start")
 with st.expander(

@@ -152,7 +152,7 @@ with left:
             project_file.clear_demo()
             st.switch_page(page_layout.page("Schema").file)
         if project_file.is_demo(request.schema):
-            st.caption(f"Replaces the demo; {UNDO}")
+            st.caption("Replaces the demo.")
         elif request.schema is not None:
             st.caption("Opens the columns of your project.")
         if opened := project_file.draw():

@@ -238,9 +238,9 @@ def test_page_says_when_rows_will_be_dropped() -> None:
     session = upload(Session(), "records.csv", b"sex\nF\n")
     edits = {"values": "F | M | else", "other": "else"}
     set_edits(session, {"edited_rows": {0: edits}})
-    assert "Rows with other values will be dropped" in session.text()
+    assert "Rows with other values are dropped" in session.text()
     set_edits(session, {"edited_rows": {0: edits | {"missing": "else"}}})
-    assert "will be dropped" not in session.text()
+    assert "are dropped, unless" not in session.text()
 
 
 def test_all_attributes_are_read_back_below_grid() -> None:

@@ -43,7 +43,7 @@ MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
-    "Possible values: labels `F | M` · edges of bins `0, 18, 65, 120` or, in steps of 5, `0:100:5`"
+    "Possible values: labels `F | M` · edges of bins `0, 18, 65, 120` or steps of 5 `0:100:5`"
     " · dates `2024-01:2024-12:month` · number of codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
@@ -264,7 +264,8 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
         lines.append(f"**{escape_markdown(attribute.name)}**: {escape_markdown(domain)}")
     if (omitted := len(schema) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
-    notes = [f"Read as: {' · '.join(lines)}"]
+    size_text = f"{pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')}"
+    notes = [f"Read as: {' · '.join(lines)}", f"{size_text} in the full table."]
     if names := _names(schema, integer_bins.could_be_integer):
         first = next(filter(integer_bins.could_be_integer, schema.attributes))
         before, after = (
@@ -276,7 +277,7 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
         )
     if any(map(_drops_rows, schema.attributes)):
         notes.append(
-            "Rows with other values will be dropped, unless **others as**, **missing as** or **clip**"
+            "Rows with other values are dropped, unless **others as**, **missing as** or **clip**"
             " counts them."
         )
     if notes:

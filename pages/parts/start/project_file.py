@@ -115,12 +115,13 @@ def draw() -> str:
     was opened.
     """
     st.file_uploader(
-        "Open a project, schema, data dictionary or records (column names only)",
+        "Open project, schema or records (names only)",
         key=KEY,
         on_change=_use_file,
         max_upload_size=MAX_UPLOAD_MB,
         help=(
-            "Also a plan or workload that you saved. Of records, only the column names are read."
+            "Also a plan or workload that you saved, or a data dictionary. Of records, only the"
+            " column names are read."
         ),
     )
     draft_form.sheet_choice(PLACE, _separate_from_demo)
