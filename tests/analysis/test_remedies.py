@@ -64,6 +64,7 @@ def test_approximated_group_is_answered_by_other_tables(covered: bool) -> None:
     workload = Workload(schema).add(("a", "b"), "affine").add("a", "prefix")
     workload = workload.add(("b", "a"), "range") if covered else workload
     changed = REMEDY["approximate"](request_of(workload), 0)
+    # a table that covers the group is added if the workload has none
     assert len(changed.request.workload.groups) == len(workload.groups) + (not covered)
     result = plan(changed.request.workload, Budget(pcost=1.0))
     assert np.isfinite(result.variances(0)).all()

@@ -426,6 +426,7 @@ def test_schema_with_person_column_caps_rows(
     place, data = tmp_path / "schema.csv", tmp_path / "panel.csv"
     place.write_text(schema.to_csv())
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
+    # 20 persons with 3 rows each: a cap of 2 rows leaves out one row of each person
     for rows, message, excess in (("", "", 0), ("--rows-per-person 2", "at most 2 of each", 20)):
         plan_path = tmp_path / f"plan{len(rows)}.json"
         assert run(f"plan --schema {place} --ways 1 --pcost 1 {rows} --out {plan_path}") == 0

@@ -95,5 +95,6 @@ def test_eight_threads_share_one_ledger_object(ledger):
         thread.start()
     for thread in threads:
         thread.join()
-    assert Counter(fresh) == {True: 3, False: 21}
+    # eight threads spend the same three keys
+    assert Counter(fresh) == {True: 3, False: 8 * 3 - 3}
     assert ledger.status("adult").spent == 0.3

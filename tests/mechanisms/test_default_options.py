@@ -39,6 +39,7 @@ def test_default_options_follow_forecast(
     assert defaults.reason.startswith(f"{centers} centers")
     assert defaults.expected is not None
     assert defaults.expected.seconds == seconds[centers]
+    # tuned centers that take at most a second are chosen without naming the alternative
     assert ("in place of" in defaults.reason) == (tuned > 1.0)
 
 

@@ -78,6 +78,7 @@ def test_explicit_variance_unmeasured_component_is_infinite(spread: float) -> No
         queries = scale * np.concatenate([inside, inside + 1e-5 * outside, inside + 1e-8 * outside])
         workload = Workload(schema).add(schema.names, Custom(queries))
         variances = explicit_group_variance(workload.groups[0], block).values(0, 18)
+        # An unmeasured component of 1e-5 of the norm counts; 1e-8 is treated as a rounding error.
         assert np.isinf(variances).tolist() == [False] * 6 + [True] * 6 + [False] * 6
         for query, variance in zip(queries, variances, strict=True):
             assert is_unmeasured(block, schema.names, query.reshape(sizes)) == math.isinf(variance)

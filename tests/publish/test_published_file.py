@@ -121,7 +121,7 @@ def test_summary_counts_negative_answers_and_flags(errors):
 def test_acceptance_accepts_only_records_near_tables(errors):
     published = errors.published
     records = published.records()
-    near = acceptance(errors, records)
+    near = acceptance(errors, records)  # rows: distance, inside, contradiction
     assert near["met"].all(), near
     assert near["found"][0] < 0.03
     assert near["found"][2] < 1.4

@@ -75,5 +75,13 @@ def test_write_records_csv_equals_parquet(records: Path, tmp_path: Path) -> None
 def test_extrapolation_is_proportional_to_rows() -> None:
     spark = {"again, s": 5.0}
     parts = {"all parts, s": 2.0, "their counts, which travel, MB": 0.8, "merging, s": 0.4}
-    expected = [1e5, 1e3, 5e5, 400.0, 10.0, 5.0, 80.0]
+    expected = [
+        1e5,  # Spark: rows per second and core
+        1e3,  # Spark: seconds of all cores
+        5e5,  # files: rows per second and machine
+        400.0,  # files: seconds of all machines
+        10.0,  # files: MB of counts that travel
+        5.0,  # files: seconds of merging
+        80.0,  # GB per column of the rows themselves
+    ]
     assert list(cluster.extrapolate(1_000_000, spark, parts).values()) == expected

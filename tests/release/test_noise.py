@@ -428,7 +428,9 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
 def test_gaussian_draws_have_requested_size():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
-    # The computation with a variance of the type np.int64 must not overflow.
+
+
+def test_variance_of_type_int64_does_not_overflow():
     assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30
 
 

@@ -102,7 +102,7 @@ def test_symmetric_network_equals_complete_network(cells, width, monkeypatch):
 
 def test_symmetric_network_needs_a_symmetric_space():
     gram = WindowGram(cells=100, width=5)
-    center = np.arange(100.0) / 4950.0
+    center = np.arange(100.0) / sum(range(100))
     assert WindowSpace(gram=gram, center=center).symmetric_network is None
     with_total = WindowGram(cells=100, width=5, total=0.3)
     assert WindowSpace(gram=with_total, whole=True).symmetric_network is None
@@ -118,7 +118,8 @@ def test_costs_are_derivatives_of_the_dual_value():
         change = change + change[::-1] if space.is_symmetric else change
         change = (change - change.mean()) * 1e-6
         step = evaluate(space, mass + change).trace - evaluate(space, mass - change).trace
-        # f is a root, so that its derivative is half of the cost
+        # The trace is that of a matrix root, so its derivative is half of the costs; the difference
+        # of the two values spans two changes.
         assert step == pytest.approx(evaluate(space, mass).norms @ change, rel=1e-5), name
 
 

@@ -148,7 +148,7 @@ def test_sql_with_too_many_sets_is_refused(by: str) -> None:
                 " CUBE(x8,x9,x10,x11,x12,x13)",
             )
     else:
-        assert len(workload_from_sql(WIDE, sql).groups) == 41
+        assert len(workload_from_sql(WIDE, sql).groups) == 41  # the prefixes of 40 names
     with pytest.raises(WorkloadError, match="queries x cells"):
         workload_from_sql(WIDE, "SELECT COUNT(*) FROM t WHERE x0 + x1 < 9 GROUP BY x2, x3, x4, x5")
     with pytest.raises(WorkloadError, match="more than 4,000,000 cells"):
