@@ -521,7 +521,10 @@ def latex_text(
 
 
 def _latex(value: Any, *, percent: bool = False, decimals: int | None = None) -> str:
-    """Return a value of a table as LaTeX; see `latex_text` for ``percent`` and ``decimals``."""
+    """Return a value of a table as LaTeX; see `latex_text` for ``percent`` and ``decimals``.
+
+    The text for NaN is "".
+    """
     if isinstance(value, float):
         if math.isnan(value):
             return ""

@@ -102,7 +102,7 @@ def set_rule(common: CommonPlan, _: candidates_form.Settings) -> None:
     )
 
 
-def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script | None:
+def rehearse(common: CommonPlan, settings: candidates_form.Settings) -> Script:
     """Draw step 3: the rehearsal on simulated records; return its Python code."""
 
     def next_button(is_primary: bool) -> None:

@@ -366,12 +366,14 @@ def _budget_texts(first: Plan, second: Plan) -> tuple[str, str]:
         else:
             names.append("pure epsilon")
             amounts.append(budget.pure_epsilon)
-    one, other = (f"{name} {cost(amount)}" for name, amount in zip(names, amounts, strict=True))
-    if one == other and amounts[0] != amounts[1]:
-        one, other = (
+    first_text, second_text = (
+        f"{name} {cost(amount)}" for name, amount in zip(names, amounts, strict=True)
+    )
+    if first_text == second_text and amounts[0] != amounts[1]:
+        first_text, second_text = (
             f"{name} {shortest_text(amount)}" for name, amount in zip(names, amounts, strict=True)
         )
-    return one, other
+    return first_text, second_text
 
 
 def _option_text(options: Mapping[str, Any], name: str) -> str:
@@ -411,9 +413,9 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
             None if number is None else plan.workload.groups[number]
             for plan, number in zip(plans, numbers, strict=True)
         ]
-        where = "both"
+        presence = "both"
         if None in groups:
-            where = "only first" if groups[1] is None else "only second"
+            presence = "only first" if groups[1] is None else "only second"
         group = next(group for group in groups if group is not None)
         # Conditions on the same attributes would otherwise look alike.
         name = next(
@@ -426,7 +428,7 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
             math.nan if number is None else rmses_of_plan[number]
             for number, rmses_of_plan in zip(numbers, errors, strict=True)
         ]
-        rows.append((where, name, group.family_text, group.count, *weights, *rmses))
+        rows.append((presence, name, group.family_text, group.count, *weights, *rmses))
     names = [
         "in",
         "attributes",

@@ -455,7 +455,10 @@ def _check_interval_cells(part: Part) -> None:
 
 
 def _cheaper_requests(part: Part) -> list[str]:
-    """Return proposals for an error message: queries or mechanisms that are cheaper to plan."""
+    """Return proposals for an error message: queries or mechanisms that are cheaper to plan.
+
+    There is none for a part on several attributes.
+    """
     if len(part.sizes) > 1:
         return []
     if part.family.name == "marginal":

@@ -737,10 +737,10 @@ def planned_problems(workload: Workload, operator: str = "best") -> list[Product
         add(cluster)
     if 1 < len(maximal) <= MAX_MERGE_CLUSTERS:
         pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)
-        for one, other in heapq.nsmallest(
+        for first, second in heapq.nsmallest(
             MAX_MERGE_TRIALS, pairs, key=partial(_table_growth, workload)
         ):
-            add(tuple(sorted(one + other)))
+            add(tuple(sorted(first + second)))
     return list(problems.values())
 
 

@@ -528,7 +528,8 @@ class QuerySmasher(ResidualMechanism):
 
         Returns
         -------
-        Mapping from the attributes of each union to its residual spaces.
+        Mapping from the attributes of each union to its residual spaces.  It is empty unless the
+        objective is the weighted sum and the solver "optimal".
         """
         # Objectives other than the weighted sum need a separate budget share for every residual
         # space, but all spaces of a union (joint strategy) have the same share.

@@ -189,10 +189,10 @@ def _outside_span(
     """
     families = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in families)
-    inside = [[i for i, a in enumerate(part_axes[p]) if a in axes] for p in families]
+    positions_inside = [[i for i, a in enumerate(part_axes[p]) if a in axes] for p in families]
     common_axes = [
         axes.index(part_axes[p][i])
-        for p, places in zip(families, inside, strict=True)
+        for p, places in zip(families, positions_inside, strict=True)
         for i in places
     ]
     residual_rows = unmeasured_rows(strategy, common_axes)
@@ -208,7 +208,7 @@ def _outside_span(
         residual_rows = np.asarray(np.linalg.qr(residual_rows.T, mode="r")).T
     shape = [
         math.prod(group.parts[p].sizes[i] for i in places)
-        for p, places in zip(families, inside, strict=True)
+        for p, places in zip(families, positions_inside, strict=True)
     ]
     residual_rows = residual_rows.reshape(*shape, -1)
     # ``squares`` has the squared norm of the unmeasured component of each product of queries.  A
@@ -220,7 +220,7 @@ def _outside_span(
     step = max(1, SLAB_ENTRIES // (math.prod(counts) * outside_cells))
     for start in range(0, residual_rows.shape[-1], step):
         table = residual_rows[..., start : start + step]
-        for k, (p, places) in enumerate(zip(families, inside, strict=True)):
+        for k, (p, places) in enumerate(zip(families, positions_inside, strict=True)):
             product = _contract_queries(group.parts[p], places, np.moveaxis(table, k, 0))
             table = np.moveaxis(product, 0, k)
         squares += np.sum(table**2, axis=tuple(range(len(families), table.ndim)))

@@ -186,8 +186,8 @@ def _set_weights(
             f"The groups have more than {MAX_SETS:,} subsets of attributes. Use a workload with "
             "fewer attributes per group."
         )
-    inside = {names: list(subsets(names)) for names in importance}
-    spaces = sorted({space for spaces in inside.values() for space in spaces}, key=len)
+    spaces_of_group = {names: list(subsets(names)) for names in importance}
+    spaces = sorted({space for spaces in spaces_of_group.values() for space in spaces}, key=len)
     index = {space: i for i, space in enumerate(spaces)}
     cells = np.array([float(schema.cells(space)) for space in spaces])
     # The number of residual coordinates of each space, and its privacy cost at noise variance 1.
@@ -209,8 +209,12 @@ def _set_weights(
         (shares * records / (MEAN_ABSOLUTE * cells[:, None])) ** 2, counts
     )
     # The two arrays have one entry per pair (table, residual space that the table contains).
-    set_index = np.repeat(np.arange(len(importance)), [len(spaces) for spaces in inside.values()])
-    space_index = np.array([index[space] for spaces in inside.values() for space in spaces])
+    set_index = np.repeat(
+        np.arange(len(importance)), [len(spaces) for spaces in spaces_of_group.values()]
+    )
+    space_index = np.array(
+        [index[space] for spaces in spaces_of_group.values() for space in spaces]
+    )
     set_weights = np.array(list(importance.values())) / sum(importance.values())
     variances = np.full(len(spaces), costs.sum() / pcost)
     factors = MEAN_ABSOLUTE * cells / records
@@ -258,7 +262,7 @@ def _set_weights(
         if step <= STEP_TOLERANCE:
             break
     share = float((costs / variances)[is_interaction].sum()) / pcost
-    return _weights_of_derivatives(derivatives, index, inside, coordinates, cells), share
+    return _weights_of_derivatives(derivatives, index, spaces_of_group, coordinates, cells), share
 
 
 def _weights_of_derivatives(

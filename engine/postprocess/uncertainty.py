@@ -471,11 +471,11 @@ class Uncertainty:
         rows = []
         for low, high in COUNT_RANGES:
             # the first range also contains negative counts
-            inside = (truth < high) & ((truth >= low) | (low == 0.0))
-            cell_errors = errors[inside]
+            is_in_range = (truth < high) & ((truth >= low) | (low == 0.0))
+            cell_errors = errors[is_in_range]
             row = {
                 "true": f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}",
-                "cells": inside.sum() / len(truth),
+                "cells": is_in_range.sum() / len(truth),
                 "bias": np.nan,
                 "error": np.nan,
             }

@@ -145,13 +145,13 @@ def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) ->
     answers = published.measurement.answers(number)
     numbers = errors.numbers(group, confidence=INTERVAL_CONFIDENCE)
     counts = apply_group(group, record_table, 0, group.count)
-    within = (counts >= numbers["published_low"]) & (counts <= numbers["published_high"])
+    is_inside = (counts >= numbers["published_low"]) & (counts <= numbers["published_high"])
     return {
         "distance": (
             0.5
             * float(np.abs(record_table - published.table(group.attributes)).sum())
             / published.total
         ),
-        "inside": float(np.sum(within)),
+        "inside": float(np.sum(is_inside)),
         "contradiction": _contradiction(counts, answers),
     }

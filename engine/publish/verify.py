@@ -444,11 +444,11 @@ def _field_problems(
         expected.get("global_gap"), certificate_fields.get("global_gap")
     )
     for name in sorted(expected.keys() | certificate_fields.keys()):
-        one, other = expected.get(name), certificate_fields.get(name)
+        recomputed, stated = expected.get(name), certificate_fields.get(name)
         if name in TEXT_FIELDS:
-            same = _same_words(one, other, text_tolerance)
+            same = _same_words(recomputed, stated, text_tolerance)
         else:
-            same = _same_fields(one, other, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
+            same = _same_fields(recomputed, stated, FIELD_TOLERANCES.get(name, SUM_TOLERANCE))
         if not same:
             problems.append(
                 f"{name} in the certificate differs from what the plan and the measurements imply"

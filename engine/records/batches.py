@@ -145,11 +145,11 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
             suggestion = near_matches(missing[0], name_counts)
         else:
             suggestion = "; the first line must hold the column names"
-        what = quote_public(missing[0]) + (
+        missing_text = quote_public(missing[0]) + (
             f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         )
         raise DataError(
-            f"no column {what} among the {len(available):,} columns of the records{suggestion}"
+            f"no column {missing_text} among the {len(available):,} columns of the records{suggestion}"
         )
     for name in names:
         if name_counts[name] > 1:

@@ -555,7 +555,7 @@ class _CsvFile:
             return f"{self.what} {reason_text}" if reason_text else ""
         row, expected, actual = match.groups()
         # row 2 is the first after the header; if it is malformed, all rows may have the same fault
-        where = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
+        location = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
         advice = "correct the file"
         if row == "2" and expected == "1":
             advice = (
@@ -570,7 +570,7 @@ class _CsvFile:
             advice = (
                 "if the header ends in a delimiter, delete it there; otherwise correct the file"
             )
-        return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
+        return f"{location} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
         """Call an action that reads this file, and return its result.
@@ -612,9 +612,9 @@ class _CsvFile:
 
     def _has_utf_16_mark(self) -> bool:
         """Return whether the file starts with the byte order mark of UTF-16."""
-        raw, inside = open_decompressed(self.path)
+        raw, content = open_decompressed(self.path)
         with raw:
-            return bytes(inside.read(2)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            return bytes(content.read(2)) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
     def _first_undecodable_line(self) -> int | None:
         """Return the number of the first line that is not UTF-8; None if the file is UTF-8.
@@ -622,17 +622,17 @@ class _CsvFile:
         A character that the end of the file cuts off is not UTF-8.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
-        lines = 1
-        raw, inside = open_decompressed(self.path)
+        line_number = 1
+        raw, content = open_decompressed(self.path)
         with raw:
-            while block := inside.read(2**20):
+            while block := content.read(2**20):
                 try:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    return int(lines + block[: error.start].count(b"\n"))
-                lines += block.count(b"\n")
+                    return int(line_number + block[: error.start].count(b"\n"))
+                line_number += block.count(b"\n")
         try:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return lines
+            return line_number
         return None

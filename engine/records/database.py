@@ -621,8 +621,10 @@ def _cell_conditions(
     attribute = encoder.attribute
     if attribute.edges is None:
         return [((column < 0) | (column >= attribute.size), OUTSIDE)]
-    outside = [] if attribute.clip else [((column < edges[0]) | (column > largest_inside), OUTSIDE)]
-    return [*outside, *((column < edge, cell) for cell, edge in enumerate(edges[1:-1]))]
+    outside_cases = (
+        [] if attribute.clip else [((column < edges[0]) | (column > largest_inside), OUTSIDE)]
+    )
+    return [*outside_cases, *((column < edge, cell) for cell, edge in enumerate(edges[1:-1]))]
 
 
 def _default_code(column: Any, encoder: Encoder) -> Any:
@@ -1227,8 +1229,10 @@ def _add_refused(tally: Any, table: Any, columns: Sequence[str], weight: str | N
 
     # Without a count column a row is one record; otherwise the count column has the number of
     # records. A negative number in the count column is the code of an invalid count.
-    one = ibis.literal(1, "int64")
-    records = one if weight is None else ibis.ifelse(table[weight] < 0, one, table[weight])
+    one_record = ibis.literal(1, "int64")
+    records = (
+        one_record if weight is None else ibis.ifelse(table[weight] < 0, one_record, table[weight])
+    )
     good = table[_GOOD]
     totals = {
         "good": _total(ibis.ifelse(good, records, 0)),

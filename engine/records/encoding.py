@@ -700,10 +700,10 @@ class Encoder:
 
         The code of a number outside 0 to size - 1 is `OUTSIDE`.
         """
-        inside = (numbers >= 0) & (numbers < self.attribute.size)
+        is_cell = (numbers >= 0) & (numbers < self.attribute.size)
         codes = numbers.astype(self.dtype)
-        if not inside.all():
-            codes[~inside] = OUTSIDE
+        if not is_cell.all():
+            codes[~is_cell] = OUTSIDE
         if self.missing_floats:
             codes[
                 np.isin(
@@ -717,8 +717,8 @@ class Encoder:
         numbers = numbers.astype(np.float64, copy=False)
         is_nan = np.isnan(numbers)
         if self.attribute.edges is None:
-            inside = (numbers >= 0) & (numbers < self.attribute.size)
-            codes = np.where(inside, numbers, OUTSIDE).astype(self.dtype)
+            is_cell = (numbers >= 0) & (numbers < self.attribute.size)
+            codes = np.where(is_cell, numbers, OUTSIDE).astype(self.dtype)
         else:
             edges = np.asarray(self.attribute.edges)
             bins = np.searchsorted(edges, numbers, side="right") - 1

@@ -457,6 +457,8 @@ def _column_doubts(
 ) -> tuple[str, ...]:
     """Return the warnings to the curator about columns without a role that may contain counts.
 
+    If the options name a count column, there is no warning and no column is checked.
+
     Raises
     ------
     DataError

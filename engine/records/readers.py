@@ -141,9 +141,9 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
     def values() -> Iterator[list[Any]]:
         for position, row in _json_objects(path):
             if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
-                where = f"{position} of the file {quote_public(path.name)}"
+                location = f"{position} of the file {quote_public(path.name)}"
                 raise DataError(
-                    f"{where} has the key {quote_public(min(repeated))} twice; write each key once"
+                    f"{location} has the key {quote_public(min(repeated))} twice; write each key once"
                 )
             seen_keys.update(row.keys() & names)
             yield [row.get(name) for name in names]

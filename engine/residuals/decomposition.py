@@ -752,7 +752,7 @@ class Registry:
                     self._entries[key] = self._joint_grams(part, sets, centers, weights, complement)
                 else:
                     self._entries[key] = [
-                        (inside, self._gram(part, inside, centers, weights)) for inside in sets
+                        (axes, self._gram(part, axes, centers, weights)) for axes in sets
                     ]
         return self._entries[key]
 
@@ -888,7 +888,7 @@ def _joint_factors(
     The part is on several attributes.  There is one Gram per set of axes in ``sets``.  The trace is
     the weighted sum of the squared coefficients of all queries on the cells.
     """
-    sizes_of_sets = [tuple(part.sizes[i] for i in inside) for inside in sets]
+    sizes_of_sets = [tuple(part.sizes[i] for i in axes) for axes in sets]
     dimensions = [math.prod(n - 1 for n in sizes) for sizes in sizes_of_sets]
     # fewer rows than coordinates take less memory than their Gram and are better conditioned
     have_few_rows = [part.count < dimension for dimension in dimensions]
@@ -902,8 +902,8 @@ def _joint_factors(
         if weights is not None:
             chunk = chunk * np.sqrt(weights[start : start + len(chunk), None])
         query_trace += float(np.sum(chunk**2))
-        for k, inside in enumerate(sets):
-            projected = residual_rows(chunk, part.sizes, inside, centers, complement)
+        for k, axes in enumerate(sets):
+            projected = residual_rows(chunk, part.sizes, axes, centers, complement)
             if have_few_rows[k]:
                 rows[k].append(projected)
             else:
@@ -1453,13 +1453,15 @@ def gram_on_axes(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     other axes are ignored.  ``sizes`` are the domain sizes of all axes.
     """
     own_sizes = tuple(sizes[a] for a in axes)
-    inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
-    full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
-    if len(full_factors) == len(inside):
+    terms_inside = [
+        (c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms
+    ]
+    full_factors = [(c, f[0][1]) for c, f in terms_inside if len(f) == 1 and f[0][0] == axes]
+    if len(full_factors) == len(terms_inside):
         return add_factors(full_factors, own_sizes)
     dimension = math.prod(n - 1 for n in own_sizes)
     gram = np.zeros((dimension, dimension))
-    for c, factors in inside:
+    for c, factors in terms_inside:
         gram += c * _kronecker(factors, axes)
     return Factor(sizes=own_sizes, matrix=gram)
 

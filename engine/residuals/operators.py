@@ -313,8 +313,8 @@ class ReflectedRows(EntryRows):
         The first is the inner product of any two columns except the last.  The second is the inner
         product of any other column with the last column.
         """
-        within = 2.0 * self.one * self.others + (self.cells - 1) * self.others**2
-        return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
+        equal_columns = 2.0 * self.one * self.others + (self.cells - 1) * self.others**2
+        return np.array([equal_columns, self.last * (self.one + (self.cells - 1) * self.others)])
 
     def _apply(self, tensor: Array) -> Array:
         if tensor.dtype != object:  # sums of large integers could overflow

@@ -759,9 +759,11 @@ class WindowSolution(DualSolution):
         n, width = self.space.cells, self.space.gram.width
         if not self.space.gram.spans_total:
             # periodic values with the sum 0 over a period; the last period is incomplete
-            extra = n % width
-            period = np.concatenate([np.full(extra, 1.0 / extra), np.full(width - extra, -1.0)])
-            period[extra:] /= width - extra
+            remainder = n % width
+            period = np.concatenate(
+                [np.full(remainder, 1.0 / remainder), np.full(width - remainder, -1.0)]
+            )
+            period[remainder:] /= width - remainder
             return period[np.arange(n) % width]
         # The nodes are the prefix sums of the cells.  ``covariances`` are those of the nodes with
         # the total, which is the last node; differences of nodes are cells.

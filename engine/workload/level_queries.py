@@ -126,13 +126,17 @@ def levels_of_group(schema: Schema, group: Group) -> tuple[LevelQueries, ...]:
 def _levels_of_family(
     attribute: Attribute, family: Family
 ) -> list[tuple[str, tuple[str, ...], int]]:
-    """Return (name, labels of areas, index of the first query) of each level of a family."""
+    """Return (name, labels of areas, index of the first query) of each level of a family.
+
+    Only a `Marginal`, whose cells are one level, and `Areas` on selected levels have levels.
+    """
     cells = tuple(map(attribute.label, range(attribute.size)))
     if isinstance(family, Marginal):
         return [(attribute.name, cells, 0)]
     if not isinstance(family, Areas) or family.selection is None:
         return []
     selection, out = family.selection, []
+    # ``starts`` has one more entry, the number of all queries
     for position, start in sorted(zip(selection.positions, selection.starts, strict=False)):
         if position == len(selection.hierarchy.levels):
             out.append((attribute.name, cells, start))

@@ -342,17 +342,17 @@ def _edges_example(text: str) -> str:
     '1 | 2 | 3 (one value each) or 1, 3 (one bin)'
     """
     ranges = [_INTERVAL.fullmatch(entry.strip()) for entry in _SEPARATOR_OF_BINS.split(text)]
-    ends = [(float(match[1]), float(match[2])) for match in ranges if match is not None]
-    edges = [*(first for first, _ in ends), *(last for _, last in ends[-1:])]
+    intervals = [(float(match[1]), float(match[2])) for match in ranges if match is not None]
+    edges = [*(first for first, _ in intervals), *(last for _, last in intervals[-1:])]
     is_increasing = all(low < high for low, high in itertools.pairwise(edges))
     # There is a gap unless each interval begins at the end of the previous one, or 1 above it.
     has_gap = any(
-        start - end not in (0.0, 1.0) for (_, end), (start, _) in itertools.pairwise(ends)
+        start - end not in (0.0, 1.0) for (_, end), (start, _) in itertools.pairwise(intervals)
     )
-    if len(ends) < len(ranges) or not is_increasing or has_gap:
+    if len(intervals) < len(ranges) or not is_increasing or has_gap:
         return "edges such as 0, 18, 65, 120, or first edge:last edge:step such as 0:120:10"
     listed = ", ".join(map(shortest_text, edges))
-    if len(ends) > 1:
+    if len(intervals) > 1:
         return listed
     low, high = edges
     step = ranges[0][3] if ranges[0] is not None else None

@@ -679,9 +679,9 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     no_cells = ~all_cells
     remaining = all_cells
     bands: dict[str, Inside] = {}
-    for inside, result in branches:
-        bands[result] = bands.get(result, no_cells) | (inside & remaining)
-        remaining = remaining & ~inside
+    for mask, result in branches:
+        bands[result] = bands.get(result, no_cells) | (mask & remaining)
+        remaining = remaining & ~mask
     return name, [band for band in bands.values() if band.any()]
 
 
@@ -788,8 +788,8 @@ def parse_select(tokens: list[Token], source: str) -> exp.Select:
         (statement,) = Dialect.get_or_raise("duckdb").parser().parse(tokens, source)
     except SqlglotError as error:
         place = (getattr(error, "errors", None) or [{}])[0]
-        where = f" near {place['highlight'][:40]!r}" if place.get("highlight") else ""
-        raise WorkloadError(f"The statement is not valid SQL{where}. Correct it.") from None
+        location = f" near {place['highlight'][:40]!r}" if place.get("highlight") else ""
+        raise WorkloadError(f"The statement is not valid SQL{location}. Correct it.") from None
     except _PARSER_ERRORS:
         raise WorkloadError(
             "The statement is not valid SQL. Write SELECT a, COUNT(*) FROM t GROUP BY a, or "
@@ -1092,24 +1092,24 @@ def _group(
     names = (*grouped, *(name for name in condition.names if name not in grouped))
     if condition.texts:
         return _joint_group(schema, names, grouped, bands, condition)
-    spec: dict[str, str | Family] = conditions.families(condition)
+    family_of_name: dict[str, str | Family] = conditions.families(condition)
     for name in grouped:
         cells = condition.cells.get(name)
         if name not in bands and (cells is None or cells.inside.all()):
-            spec[name] = "marginal"
+            family_of_name[name] = "marginal"
         else:
             masks = _allowed_masks(schema, name, bands, condition)
-            spec[name] = Custom(
+            family_of_name[name] = Custom(
                 predicates=[
-                    conditions.parenthesize(_mask_text(schema, name, inside)) for inside in masks
+                    conditions.parenthesize(_mask_text(schema, name, mask)) for mask in masks
                 ]
             )
-    names = tuple(name for name in names if spec[name] != "total" or name in grouped)
+    names = tuple(name for name in names if family_of_name[name] != "total" or name in grouped)
     if not names:
         return make_group(schema, (), "total")
-    if all(spec[name] == "marginal" for name in names):
+    if all(family_of_name[name] == "marginal" for name in names):
         return make_group(schema, names, "marginal")
-    return make_group(schema, names, {name: spec[name] for name in names})
+    return make_group(schema, names, {name: family_of_name[name] for name in names})
 
 
 def _joint_group(

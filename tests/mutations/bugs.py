@@ -465,7 +465,7 @@ BUGS = (
     Bug(
         name="code outside the domain counted in the next cell",
         file="engine/records/encoding.py",
-        old="(self.dtype)\n        if not inside.all():\n            codes[~inside] = OUTSIDE\n",
+        old="(self.dtype)\n        if not is_cell.all():\n            codes[~is_cell] = OUTSIDE\n",
         new="(self.dtype) % self.attribute.size\n",
         tests=("tests/records/test_encoding.py",),
     ),

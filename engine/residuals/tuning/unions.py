@@ -231,15 +231,17 @@ def union_gram(
     stacks: dict[Axes, list[Array]] = {}
     for group in workload.groups:
         if group.weight > 0.0:
-            inside, rows = group_rows(workload, group, attributes, split)
-            stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
+            axes_inside, rows = group_rows(workload, group, attributes, split)
+            stacks.setdefault(axes_inside, []).append(math.sqrt(group.weight) * rows)
     row_blocks = []
-    for inside, stack in stacks.items():
+    for axes_inside, stack in stacks.items():
         rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
         # Along the axis of an attribute, index 0 belongs to residual spaces without the attribute.
-        index = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
-        table[(slice(None), *index)] = rows.reshape(len(rows), *(sizes[axis] for axis in inside))
+        index = tuple(slice(None) if axis in axes_inside else 0 for axis in range(len(sizes)))
+        table[(slice(None), *index)] = rows.reshape(
+            len(rows), *(sizes[axis] for axis in axes_inside)
+        )
         row_blocks.append(table.reshape(len(rows), -1)[:, coordinates])
     all_rows = np.concatenate(row_blocks)
     if len(all_rows) < len(coordinates):
@@ -478,8 +480,12 @@ def _has_closed_form_variances(
     This is possible if the union has the attributes of all groups with positive weight, and if it
     measures all residual coordinates of its spaces.
     """
-    inside = all(set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0)
-    return inside and union_rank(workload, attributes, spaces) == union_dimension(workload, spaces)
+    has_all_names = all(
+        set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0
+    )
+    return has_all_names and union_rank(workload, attributes, spaces) == union_dimension(
+        workload, spaces
+    )
 
 
 def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
@@ -545,9 +551,11 @@ def union_rank(workload: Workload, attributes: Space, spaces: Collection[Space])
     """Return an upper bound on the number of rows of a union's strategy."""
     rows = 0
     for group in workload.groups:
-        inside = [name for name in group.attributes if name in attributes]
-        if inside:
-            rows += math.prod(min(p.count, _cells_inside(group, p, inside)) for p in group.parts)
+        measured_names = [name for name in group.attributes if name in attributes]
+        if measured_names:
+            rows += math.prod(
+                min(p.count, _cells_inside(group, p, measured_names)) for p in group.parts
+            )
     return min(rows + 1, sum(_rank_in(workload, space) for space in spaces))
 
 
@@ -635,8 +643,8 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         coupled_pairs = [
             pair for pair in pairs if pair <= names and any(set(s) < pair for s in spaces_inside)
         ]
-        touched = set().union(*spaces_inside, *coupled_pairs)
-        parts = [part for part in group.parts if touched & set(group.named(part.axes))]
+        measured_names = set().union(*spaces_inside, *coupled_pairs)
+        parts = [part for part in group.parts if measured_names & set(group.named(part.axes))]
         if spaces_inside and group.weight > 0.0:
             entries[(*spaces_inside, *(part.key for part in parts))] = (
                 _variance_entries(group, closed_form=closed_form, parts=parts),

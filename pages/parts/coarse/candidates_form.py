@@ -399,9 +399,11 @@ def draw_shared_part(common: CommonPlan) -> None:
 
 def settings(common: CommonPlan) -> Settings:
     """Draw the settings of the selection rule, and return them."""
-    one, two, three, four = st.columns(4, vertical_alignment="bottom")
+    share_column, ratio_column, margin_column, primary_column = st.columns(
+        4, vertical_alignment="bottom"
+    )
     _number(
-        one,
+        share_column,
         "Share of reliable cells",
         limits=(0.01, 1.0),
         default=0.5,
@@ -410,7 +412,7 @@ def settings(common: CommonPlan) -> Settings:
         meaning="Share of cells that must be reliable in the finer analysis; 0.5 means half.",
     )
     _number(
-        two,
+        ratio_column,
         "Signal-to-noise ratio",
         limits=(0.1, 1e6),
         default=5.0,
@@ -419,7 +421,7 @@ def settings(common: CommonPlan) -> Settings:
         meaning="A cell is reliable if its count divided by its standard error is at least this.",
     )
     _number(
-        three,
+        margin_column,
         "Safety margin",
         limits=(0.0, 10.0),
         default=3.0,
@@ -428,7 +430,7 @@ def settings(common: CommonPlan) -> Settings:
         meaning="Standard errors of the first measurement to allow for; 0 ignores its uncertainty.",
     )
     if common.following is None and len(common.names) > 2:
-        four.selectbox(
+        primary_column.selectbox(
             "Primary analysis",
             common.names[:-1],
             key=_primary_key(common),

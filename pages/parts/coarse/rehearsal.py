@@ -64,9 +64,7 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
         job_widget.start(key, function, *arguments, str(file), files=[file])
 
 
-def draw(
-    common: CommonPlan, settings: Settings, next_button: Callable[[bool], None]
-) -> Script | None:
+def draw(common: CommonPlan, settings: Settings, next_button: Callable[[bool], None]) -> Script:
     """Draw the settings and the results of the rehearsal; return its Python code.
 
     ``next_button`` draws the button that opens the next step; its argument is whether this is the

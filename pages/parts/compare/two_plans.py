@@ -45,19 +45,22 @@ def difference(request_state: RequestState, comparison: Compared | None) -> str:
         st.info(f"To continue, upload a plan file or {action}.", icon="⚖️")
         return ""
     left, right = st.columns(2)
-    one = left.selectbox("First plan", sources, format_func=title_of, key="diff_first")
-    others = [source for source in sources if source != one]
-    other = right.selectbox(
+    first_source = left.selectbox("First plan", sources, format_func=title_of, key="diff_first")
+    others = [source for source in sources if source != first_source]
+    second_source = right.selectbox(
         "Second plan", others, format_func=title_of, key=f"diff_second_{FILE in sources}"
     )
     with show_errors():
         first, second = (
-            _plan(request_state, comparison, content, source) for source in (one, other)
+            _plan(request_state, comparison, content, source)
+            for source in (first_source, second_source)
         )
         if first is None or second is None:
             return ""
         _draw_differences(first, second)
-        return script.difference(request_state, comparison, one, other, current=CURRENT, file=FILE)
+        return script.difference(
+            request_state, comparison, first_source, second_source, current=CURRENT, file=FILE
+        )
     return ""
 
 

@@ -256,7 +256,10 @@ def _draw_point(
 
 
 def spreads(request_state: RequestState, comparison: Compared | None) -> str:
-    """Draw the distributions of standard errors of the selected mechanisms; return Python code."""
+    """Draw the distributions of standard errors of the selected mechanisms; return Python code.
+
+    The code is empty if there is no plan or no mechanism is selected.
+    """
     if not has_enough_plans(comparison):
         return ""
     best = comparison.best
@@ -287,22 +290,22 @@ def spreads(request_state: RequestState, comparison: Compared | None) -> str:
 def against(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw for which queries mechanism A has a larger error than mechanism B, and by what ratio.
 
-    Return the Python code of this view.
+    Return the Python code of this view; it is empty if there are fewer than two plans.
     """
     if not has_enough_plans(comparison, least=2):
         return ""
     best = comparison.best
     start = best.index(comparison.current_label) if comparison.current_label in best else 0
     left, right = st.columns(2)
-    one = left.selectbox("A", best, index=start, format_func=title_of, key="pair_a")
-    others = [label for label in best if label != one]
-    other = right.selectbox("B", others, format_func=title_of, key="pair_b")
-    plans = {label: comparison.plan(label) for label in (one, other)}
+    label_a = left.selectbox("A", best, index=start, format_func=title_of, key="pair_a")
+    others = [label for label in best if label != label_a]
+    label_b = right.selectbox("B", others, format_func=title_of, key="pair_b")
+    plans = {label: comparison.plan(label) for label in (label_a, label_b)}
     with show_errors():
-        losses = analysis.losses(plans[one], plans[other])
+        losses = analysis.losses(plans[label_a], plans[label_b])
         if losses.worse == losses.better == 0.0:
             st.info("A and B have the same error for every query.", icon="🟰")
-            return script.against(request_state, comparison, one, other)
+            return script.against(request_state, comparison, label_a, label_b)
         worse, better, worst = st.columns(3)
         worse.metric(
             "Queries less accurate under A",
@@ -322,13 +325,13 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
         )
         sampling_note = "" if losses.exact else f" {analysis.SAMPLED}"
         st.caption(escape_markdown(f"Worst ratio: {losses.query}.{sampling_note}"))
-        number = group_choice.choose_group(plans[one], key="pair_group")
+        number = group_choice.choose_group(plans[label_a], key="pair_group")
         # The chart has at most two axes. For a group with more parts (query families on different
         # attributes), the user chooses which parts are the axes.
         grid_slice = (
             (None, None)
-            if len(plans[one].workload.groups[number].parts) <= MAX_DRAWN_PARTS
-            else group_choice.choose_slice(plans[one], number, prefix="pair_")
+            if len(plans[label_a].workload.groups[number].parts) <= MAX_DRAWN_PARTS
+            else group_choice.choose_slice(plans[label_a], number, prefix="pair_")
         )
         if grid_slice is not None:
             plans_by_title = {title_of(label): plan for label, plan in plans.items()}
@@ -345,7 +348,7 @@ def against(request_state: RequestState, comparison: Compared | None) -> str:
                     alt="Share of queries less accurate under A, per table",
                     height=320,
                 )
-    return script.against(request_state, comparison, one, other)
+    return script.against(request_state, comparison, label_a, label_b)
 
 
 DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spreads}
@@ -354,7 +357,8 @@ DIFFERENCES = {"By table": tables, "Two mechanisms": against, "By query": spread
 def strategies(request_state: RequestState, comparison: Compared | None) -> str:
     """Draw the strategies of two measured blocks side by side, as rows or as Gram matrices.
 
-    Return the Python code of this view.
+    If both blocks are the same, it is drawn once. Return the Python code of this view; it is empty
+    if there is no plan.
     """
     if not has_enough_plans(comparison):
         return ""

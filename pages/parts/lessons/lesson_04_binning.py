@@ -50,18 +50,18 @@ def picture(step: int) -> LessonPicture:
     budget = Budget(pcost=pcost)
     example = clipping_example(bin_counts(width), 1 / budget.mu)
     if step:  # above the figure, so that a class sees the numbers without scrolling
-        one, two, three = st.columns(3)
-        one.metric(
+        bias_column, sum_column, cell_column = st.columns(3)
+        bias_column.metric(
             "Mean bias of the sum",
             f"{example.bias:,.1f} counts",
             help="With negative counts set to 0",
         )
-        two.metric(
+        sum_column.metric(
             "Error of unclipped sum",
             f"{example.std_of_sum:,.1f} counts",
             help="Standard error of the sum of all cells without clipping",
         )
-        three.metric(
+        cell_column.metric(
             "RMSE of one cell",
             f"{example.rmse:.2f} counts",
             help=f"With clipping; without it {format_number(example.std)}",

@@ -38,7 +38,7 @@ def picture(step: int) -> LessonPicture:
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
     result = contest("range", cells)
     names = tuple(strategy.name for strategy in result.results)
-    one = dial(
+    left_name = dial(
         second.selectbox,
         "Left strategy",
         names,
@@ -46,10 +46,14 @@ def picture(step: int) -> LessonPicture:
         name="left",
         default="Hierarchical",
     )
-    two = dial(third.selectbox, "Right strategy", names, of=NAME, name="right", default="Optimal")
+    right_name = dial(
+        third.selectbox, "Right strategy", names, of=NAME, name="right", default="Optimal"
+    )
     strategies_part, errors_part, contest_part = newest_first(3)
     pictures = []
-    sides = list(zip(("left", "right"), (names.index(one), names.index(two)), strict=True))
+    sides = list(
+        zip(("left", "right"), (names.index(left_name), names.index(right_name)), strict=True)
+    )
     for place, (side, number) in zip(strategies_part.columns(2), sides, strict=True):
         with place:
             strategy_picture = lessons.strategy_picture(result.results[number])
@@ -62,7 +66,7 @@ def picture(step: int) -> LessonPicture:
     if step > 1:
         with contest_part:
             bounds = {"lower bound": result.bound()}
-            contest_picture = lessons.contest_picture(result, bounds, one, decimals=2)
+            contest_picture = lessons.contest_picture(result, bounds, left_name, decimals=2)
             pictures.append(show_picture(contest_picture, "strategies"))
     request_state = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),

@@ -32,10 +32,10 @@ STEPS = (
 
 def picture(step: int) -> LessonPicture:
     """Draw the errors of all strategies and the lower bound that the chosen weights prove."""
-    one, two, three = st.columns([2, 1, 2])
+    queries_column, cells_column, weights_column = st.columns([2, 1, 2])
     names = tuple(FAMILIES)
     name = dial(
-        one.selectbox,
+        queries_column.selectbox,
         "Queries",
         names,
         of=NAME,
@@ -43,11 +43,11 @@ def picture(step: int) -> LessonPicture:
         default="range",
         format_func=MEANINGS.get,
     )
-    cells = dial(two.select_slider, "Cells", SIZES, of=NAME, name="cells", default=8)
+    cells = dial(cells_column.select_slider, "Cells", SIZES, of=NAME, name="cells", default=8)
     share = 0
     if step > 0:
         share = dial(
-            three.select_slider,
+            weights_column.select_slider,
             "Weights: equal (0%) to best (100%)",
             SHARES,
             of=NAME,

@@ -51,13 +51,13 @@ def picture(step: int) -> LessonPicture:
     analyses = two_analyses(questions, fine_ways=ways, budget=budget)
     figure = show_picture(lessons.spends_picture(analyses), "spends")
     if step > 0:
-        one, two = st.columns(2)
-        one.metric(
+        saved_column, size_column = st.columns(2)
+        saved_column.metric(
             "Budget saved (pcost)",
             f"{analyses.shared.saved:.2%}",
             help="pcost of an equally accurate separate first measurement, relative to the fine analysis",
         )
-        two.metric(
+        size_column.metric(
             "Size of the shared first measurement",
             f"{analyses.shared.common.rank:,}",
             help="Independent noisy numbers",

@@ -507,9 +507,9 @@ def _total_form(book: Ledger, status: DatasetStatus) -> None:
         buttons.button("Change total", change, book, status, f"new_{key}", key="change_total")
         show_deferred_error("total")
         for entry in total_history(book.rows(), status.dataset):
-            who = f"changed by {entry.by}: {entry.reason}" if entry.by else "registered"
+            origin = f"changed by {entry.by}: {entry.reason}" if entry.by else "registered"
             total_text = budgets.amount(entry.total, status.definition)
-            st.caption(escape_markdown(f"{entry.utc[:10]}: {total_text}, {who}"))
+            st.caption(escape_markdown(f"{entry.utc[:10]}: {total_text}, {origin}"))
 
 
 def _in_unit(value: float, status: DatasetStatus, unit: str) -> float:

@@ -170,7 +170,7 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
     if records_path := st.session_state.get("records_path"):
         keep.append(records_path)
     is_written = _is_written(job, path, key)
-    ready, replaces = (False, False) if is_written else _target(path, keep, key)
+    is_allowed, replaces = (False, False) if is_written else _target(path, keep, key)
     buttons.button(
         "Write file",
         _start_export,
@@ -182,7 +182,7 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         replaces,
         key=f"{key}_write",
         place=right,
-        disabled=not ready,
+        disabled=not is_allowed,
         width="stretch",
     )
     show_deferred_error("export")

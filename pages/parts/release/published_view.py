@@ -425,10 +425,11 @@ def _rounded_shares(table: Any) -> Any:
 
 
 def _decimals(table: Any) -> dict[str, int]:
-    """Return the number of decimals of each column of counts on screen.
+    """Return the number of decimals of each column of counts on screen; empty without an error > 0.
 
     The errors of published counts come from few simulations, so that two digits of them are
-    reliable. All counts get the decimals with which the smallest error has two digits.
+    reliable. All counts get the decimals with which the smallest error has two digits, but at most
+    `MAX_DECIMALS`; integer published counts get none.
     """
     errors = table["error"][table["error"] > 0.0] if "error" in table else []
     if not len(errors):

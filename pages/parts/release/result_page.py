@@ -15,7 +15,7 @@ from pages.parts.shell.error_text import escape_markdown, show_errors
 
 
 def draw(key: str, steps: Mapping[str, str]) -> str:
-    """Draw the result of a release; return Python code that loads it.
+    """Draw the result of a release; return Python code that loads it, or "" without a ledger.
 
     ``steps`` maps labels of buttons to the titles of the steps of the wizard that they open.
     """

@@ -188,15 +188,17 @@ def ask(measurement: Measurement, *, key: str) -> None:
         st.markdown(f"**{escape_markdown(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if sign:
             st.caption("The error includes the covariance of the two answers.")
-        one, two, three = st.columns(3)
-        one.metric("Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be negative")
-        two.metric(
+        answer_column, error_column, interval_column = st.columns(3)
+        answer_column.metric(
+            "Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be negative"
+        )
+        error_column.metric(
             "Standard error",
             texts.format_number(answer.std),
             help="Typical size of the noise, in counts",
         )
         half_width = answer.high - answer.answer
-        three.metric(
+        interval_column.metric(
             "95% interval",
             f"± {texts.format_number(half_width)}",
             help="Contains the true count 95% of the time",

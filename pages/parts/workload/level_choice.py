@@ -84,7 +84,7 @@ def choose_level(titles: Sequence[str], *, key: str) -> str:
 
 
 def search(level: LevelQueries, *, key: str) -> str:
-    """Draw the search for areas, if the level has many; return the text of the search."""
+    """Draw the search for areas, if the level has many; return its text, or "" without a search."""
     if len(level.labels) < SEARCHED_AREAS:
         return ""
     return st.text_input(
@@ -183,12 +183,12 @@ def _found_queries(
             part_texts = _part_texts(plan, group, number, indices)
             indices = [i for i in indices if searched_text in part_texts[i].casefold()]
         chosen.append(indices)
-    found = PartQueries(chosen=tuple(chosen), counts=tuple(part.count for part in group.parts))
-    if not found.total:
+    matches = PartQueries(chosen=tuple(chosen), counts=tuple(part.count for part in group.parts))
+    if not matches.total:
         st.info("No query has this text. Enter fewer letters.", icon="🔎")
         return None
-    first, end = choose_page(found.total, page_length, key=key)
-    return Queries(total=found.total, first=first, end=end, found=found)
+    first, end = choose_page(matches.total, page_length, key=key)
+    return Queries(total=matches.total, first=first, end=end, found=matches)
 
 
 def choose_page(rows: int, page_length: int, *, key: str) -> tuple[int, int]:

@@ -105,11 +105,11 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
     elif attribute.size <= MAX_LABELS:
         cells = range(attribute.size)
         text = partial(cell_text, attribute)
-        one = st.selectbox(f"{name}: from", cells, format_func=text, key=f"{key}_first")
-        other = st.selectbox(
+        start = st.selectbox(f"{name}: from", cells, format_func=text, key=f"{key}_first")
+        end = st.selectbox(
             f"{name}: to", cells, index=attribute.size - 1, format_func=text, key=f"{key}_last"
         )
-        first, last = sorted((one, other))
+        first, last = sorted((start, end))
     else:
         first = int(
             st.number_input(f"{name}: first cell", 0, attribute.size - 1, 0, key=f"{key}_first")
