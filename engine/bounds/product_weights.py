@@ -458,7 +458,7 @@ def _terms_by_deviations(
     """
     terms_by_deviations: dict[Product, dict[Product, float]] = {}
     for weight, product in groups:
-        # all attributes of a part on several attributes are free
+        # all attributes of a product factor on several attributes are free
         free_parts = tuple((names, key) for names, key in product if names[0] in free)
         eliminated = [(names, key) for names, key in product if names[0] not in free]
         factors = [uniform_factors.factors[key] or (0.0, 0.0) for _, key in eliminated]
@@ -741,8 +741,9 @@ class State:
         return out
 
 
-# Weights of the products that have a part on each single attribute of a set T.  The outer key has
-# the keys of these parts, in the order of T; the inner key is the product of all other parts.
+# Weights of the product queries that have a factor on each single attribute of a set T. The outer
+# key has the keys of these factors, in the order of T; the inner key is the product of all other
+# factors.
 TermsByKeys = dict[tuple[Key, ...], dict[Product, float]]
 # Function that adds the derivatives of the final result with respect to R, C, t and Z to the
 # `State`. Its argument is the derivative of the final result with respect to the nuclear norm that

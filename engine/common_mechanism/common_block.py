@@ -282,7 +282,7 @@ def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
     coordinates: list[Coordinates] = []
     factor_precisions: list[Array] = []
     for (axes, _), (look_strategy, strategy) in zip(block.factors, strategy_pairs, strict=True):
-        # ``precision`` is the diagonal precision of the look's factor with noise 1.
+        # ``precision`` is the diagonal precision of the look's (first stage's) factor with noise 1.
         rotation, T, right_inverse, precision = _diagonal_coordinates(
             _residual_rows(look_strategy), _residual_rows(strategy)
         )

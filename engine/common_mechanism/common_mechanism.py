@@ -556,8 +556,8 @@ def exact_split(
     # the 17th digit of the largest total, because a float has about 17 decimal digits
     step = Decimal(1).scaleb(max(cost.adjusted() - 11, max(exact_totals).adjusted() - 16))
     rounded = cost.quantize(step, ROUND_CEILING)
-    # First try to charge the look the full cost of an option that measures nothing in its second
-    # stage, so that choosing this option costs nothing.
+    # First try to charge the look (first stage) the full cost of an option that measures nothing in
+    # its second stage, so that choosing this option costs nothing.
     totals_without_residual = [
         total
         for total, needed in zip(exact_totals, has_residual, strict=True)

@@ -596,7 +596,8 @@ def _affordable_stages(
         plan.
     """
     for _ in range(MAX_STRETCH_STEPS):
-        # the noise of the look is rounded to its grid before the residuals are computed from it
+        # the noise of the look (first stage) is rounded to its grid before the residuals are
+        # computed from the look
         look = {
             space: round_noise_up(block, block.noise * stretch, max_records)
             for space, block in exact_look.items()

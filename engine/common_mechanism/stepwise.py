@@ -349,7 +349,8 @@ def finish(
                 f" attempt={attempt} would return the same answers. Leave out attempt, or start a"
                 " new first measurement with another attempt, which spends again."
             )
-        # all answers are from the look, so compare ``data`` with the records of the look
+        # all answers are from the look (first stage), so compare ``data`` with the records of the
+        # look
         if on_changed == "refuse":
             stage.check_same_records()
         if stage.cost == 0:
@@ -450,8 +451,8 @@ class _SecondStage:
         _check_remaining_budget(self.book, dataset, 0 if is_paid else self.cost)
         if is_paid:
             return
-        # The look and the first attempt at the second stage are charged the cost of the plan
-        # together; a later attempt is charged in addition.
+        # The look (first stage) and the first attempt at the second stage are charged the cost of
+        # the plan together; a later attempt is charged in addition.
         blocks, cost = [self.residual.blocks], self.cost
         if self.attempt == 1:
             common = self.steps.common
@@ -698,7 +699,8 @@ def _step_hash(common: CommonPlan, step: str) -> str:
 def _second_stage_key(common: CommonPlan, position: int, key: str, attempt: int) -> str:
     """Return the key of the second stage of an option, given the key of the look."""
     dataset, *_ = key.rsplit("|", 2)
-    # because the key contains a hash of the look's key, second stages of different looks differ
+    # because the key contains a hash of the key of the look (first stage), second stages of
+    # different looks differ
     look_hash = hashlib.sha256(key.encode()).hexdigest()[:16]
     return release_key(
         dataset=dataset, plan_hash=f"{REST}{position}:{look_hash}:{common.hash}", attempt=attempt

@@ -33,8 +33,8 @@ from engine.release.measure import Answers
 from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
-# The ledger stores a digest of the records of each stage.  This prefix marks a second stage that
-# was measured on other records than its look.
+# The ledger stores a digest of the records of each stage. This prefix marks a second stage that was
+# measured on other records than its look (first stage).
 OTHER_RECORDS_PREFIX = "other:"
 
 

@@ -159,7 +159,7 @@ JOINT_SECONDS, JOINT_SECONDS_PER_SQUARE = 1e-4, 2e-7
 # objective "lp", and for any objective if all queries of every group are equivalent.
 TYPICAL_STEPS, POWER_STEPS, SYMMETRIC_STEPS = 28, 10, 4
 # For forecasts: typical number of steps for the objective "max" if the tables of variances have
-# more than `MANY_ENTRIES` entries.  Later steps then gain little.
+# more than `MANY_ENTRIES` entries. With such tables, later steps gain little.
 STEPS_OF_MANY_ENTRIES, MANY_ENTRIES = 14, 2e5
 # If later strategies need all the time that is left, a search may still take this share of the time
 # left, or twice its expected time if that is less.

@@ -560,8 +560,8 @@ MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
 # last optimization.
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
-# A step gains little if it lowers the gap by less than this share of the gap.  `SeparateWeights`
-# are then tried, and end after two such steps.
+# A step gains little if it lowers the gap by less than this share of the gap. After such a step,
+# `SeparateWeights` are tried. They end after two steps with little gain.
 SMALL_GAIN_SHARE = 0.05
 # Largest decrease of the logarithm of a factored weight while `SeparateWeights` are tried.
 MAX_LOG_DROP = 0.3
@@ -741,8 +741,8 @@ class TradeoffSearch:
         """
         vectors = []
         for initial, vector_slice in zip(self.initial_vectors, self.vector_slices, strict=True):
-            # Only the class weights scale all weights of a class.  So every vector is scaled to
-            # have the largest log ratio 0.
+            # The scale of all weights of a class is in its class weight. So every vector is scaled
+            # such that its largest log ratio is 0.
             logs = x[vector_slice] - x[vector_slice].max()
             is_unchanged = np.abs(logs).max(initial=0.0) < 1e-9
             vectors.append(initial if is_unchanged else initial * np.exp(logs))

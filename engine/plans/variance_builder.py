@@ -399,8 +399,9 @@ class VarianceBuilder:
         for block, block_spaces in spaces_of_block.values():
             space_axes = {a for axes in block_spaces for a in axes}
             ordered_axes = tuple(a for a in axes_in_order if a in space_axes)
-            # The complement of a pair of attributes makes the components in the residual spaces of
-            # the total and of each attribute depend on the queries on both attributes.
+            # The complement of a pair of attributes (tuned split of its queries) makes the
+            # components in the residual spaces of the total and of each attribute depend on the
+            # queries on both attributes.
             needed_axes = space_axes.union(
                 *(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces))
             )
@@ -738,7 +739,8 @@ class VarianceBuilder:
             return True
         covered = {a for factor_axes, _ in factors for a in factor_axes}
         order = [a for part in group.parts for a in part.axes if a in covered]
-        # one pair per part: (rows, smallest squared norm of a nonzero component of a query)
+        # one pair per part (product factor): (rows, smallest squared norm of a nonzero component of
+        # a query)
         compressed = [
             self._compressed_rows(part, inside, group.named(part.axes))
             for part in group.parts

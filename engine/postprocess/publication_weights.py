@@ -245,8 +245,8 @@ def _set_weights(
         derivatives = square_slopes * np.bincount(
             space_index, (set_weights / (2.0 * table_errors))[set_index]
         )
-        # The derivatives have a positive lower bound.  Residuals with much more noise than signal
-        # then get a share of the budget that is negligible but not 0.
+        # The derivatives have a positive lower bound. Therefore residuals with much more noise than
+        # signal get a share of the budget that is negligible but not 0.
         least = MIN_SLOPE * costs * float((derivatives / costs).max())
         return np.asarray(np.maximum(derivatives, least))
 

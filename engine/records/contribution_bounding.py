@@ -349,7 +349,8 @@ class PersonCap:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
         self.n_rows_read = 0
         self.n_without_person = 0
-        # number of persons whose rows were counted by a database, because they have at most k rows
+        # number of persons whose rows were counted by a database, because the cap does not limit
+        # them
         self.people_in_database = 0
         # "numbers" or "texts", the kind of all identifiers; "" before the first identifier
         self._kind = ""

@@ -1438,7 +1438,7 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
         note(tally.refused, cap.column, NO_PERSON, answers["without_person"])
         tally.rows_refused += answers["without_person"]
     tally.take_retained(names)
-    # up to here `cap.people` counts only persons with more than k rows
+    # up to here `cap.people` counts only the persons whose rows the cap limits
     cap.people_in_database = answers["people"] - cap.people
     return within_cap
 

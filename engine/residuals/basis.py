@@ -406,7 +406,8 @@ def residual_coefficients(
         _multiply_in_place(tensor, _columns(sizes, centers))
     else:
         tensor = contract(tensor, _columns(sizes, centers), 1)
-    # complements change the coefficients on single attributes and on the total
+    # complements (tuned splits of pairs) change the coefficients on single attributes and on the
+    # total
     _pass_down(tensor, complements, 1.0)
     return _flat(tensor)
 

@@ -1010,8 +1010,8 @@ def interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | No
     return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
 
 
-# Windows are solved without a matrix if they have at most this share of the cells.  With wider
-# windows, optimal dual weights are 0 at many cells.  The search then needs hundreds of steps, and
+# Windows are solved without a matrix if they have at most this share of the cells. With wider
+# windows, optimal dual weights are 0 at many cells, so that the search needs hundreds of steps, and
 # rounding errors near these cells become large.
 MAX_WINDOW_SHARE = 1.0 / 3.0
 
@@ -1147,7 +1147,8 @@ def _decompose(
                 for i in group_class.numbers.tolist()
             ]
             complements = _class_numbers([c and c.key for c in complements_of_groups]).tolist()
-        # groups of a class share one decomposition only if their centers and complements are equal
+        # groups of a class share one decomposition only if their centers and complements (tuned
+        # splits of pairs) are equal
         firsts, split_class = unique_rows(
             np.column_stack([center_classes[group_class.places], complements])
         )
@@ -1210,9 +1211,9 @@ def _group_terms(
             [(tuple(rank_of_axis[part.axes[i]] for i in inside), gram) for inside, gram in grams]
         )
     initial = 1.0 if group.parts or weights is None else float(weights[0])
-    # Equation 3: a residual space has some attributes of every part.  Its Gram is the Kronecker
-    # product of the residual Grams on these attributes, times the total squares of the parts that
-    # have no attribute in the space.
+    # Equation 3: a residual space contains a subset of the attributes of each part (product
+    # factor). Its Gram is the Kronecker product of the residual Grams on these attributes, times
+    # the total squares of the parts that have no attribute in the space.
     if all(len(part.axes) == 1 for part in parts):
         return _terms_of_single_axes(choices, initial)
     terms: list[tuple[Axes, float, Factors]] = []

@@ -238,8 +238,8 @@ FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
 
 @pytest.mark.parametrize(
     ("damage", "words", "when"),
-    # A change of type is not tested "midway".  The column is then a text.  Every type can be cast
-    # to a text, so counting would not fail.
+    # A change of type is not tested "midway", because the column is a text in this test. Every type
+    # can be cast to a text, so counting would not fail.
     [
         (*failure, when)
         for when in ("before", "midway")

@@ -133,9 +133,9 @@ def check_any_query(plan, explicit, rows, seed=0):
         )
         queries_and_rows.append((chosen, np.broadcast_to(coefficients, sizes).ravel()))
     queries = []
-    # Several components of a plan can have the smallest variance, up to VARIANCE_TOLERANCE.  The
-    # first of these components then answers the query.  With very many records, rounding to a
-    # coarse grid causes such small differences.
+    # Several components of a plan can have the smallest variance, up to VARIANCE_TOLERANCE. The
+    # first of these components answers the query. With very many records, rounding to a coarse grid
+    # causes such small differences.
     tolerance = VARIANCE_TOLERANCE if plan.max_records > MAX_RECORDS else 1e-8
     all_rows = np.array([row for _, row in queries_and_rows]).reshape(
         len(queries_and_rows), math.prod(sizes)

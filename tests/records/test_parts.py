@@ -277,8 +277,8 @@ def test_command_line_counts_shards_and_releases_sum(
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
         assert run(f"{command} --delimiter '{delimiter}'") == code
-    # Repeat this with a release in two stages.  Each shard is counted for both plans.  Both stages
-    # use the same sum of the shards.
+    # Repeat the comparison with a release in two stages. Each shard is counted for both plans. Both
+    # stages use the same sum of the shards.
     for i in range(3):
         args = [
             "count",

@@ -280,7 +280,8 @@ def test_searches_of_one_plan_share_weights(monkeypatch):
     for _ in range(2):
         window_plan(12, monkeypatch=monkeypatch, centers="tuned")
     starts = [start for start, _ in searches]
-    # the first search has none, so that a plan does not depend on earlier plans
+    # The first search of a plan has no initial weights, so that a plan does not depend on earlier
+    # plans.
     assert [start is None for start in starts] == [True, False, True, False]
     np.testing.assert_array_equal(starts[1], starts[3])
     # the search for centers has already proved the gap of the plan

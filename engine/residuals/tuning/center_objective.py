@@ -850,8 +850,9 @@ class CenterProblem:
         parts to the total.
         """
         position_of_axis = {axis: position for position, axis in enumerate(sorted_axes)}
-        # One list per part, with one pair per subset of its attributes.  A pair holds the positions
-        # of these attributes and the index of the projection to their residual space.
+        # One list per part (product factor), with one pair per subset of its attributes. A pair
+        # holds the positions of these attributes and the index of the projection to their residual
+        # space.
         choices = []
         for part in group.parts:
             roles = tuple(self.roles[group.attributes[a]] for a in part.axes)

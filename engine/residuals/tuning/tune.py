@@ -347,7 +347,8 @@ class _Search:
                     }
                 )
                 self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
-        # from here on S is computed with a smaller gap and cannot be compared with earlier values
+        # from here on the objective S is computed with a smaller gap and cannot be compared with
+        # earlier values
         self.problem.options, self.lowest = FINE_OPTIONS, math.inf
         self._descend(self.best)
 
@@ -428,7 +429,8 @@ MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
 # because the query rows of this factor are computed again in every step
 JOINT_ROWS_SECONDS = 0.4
 # expected number of steps of the search for centers per residual space whose Gram has a factor on
-# several attributes, if complements could be tuned but would exceed the limits
+# several attributes, if complements (tuned splits of pairs) could be tuned but would exceed the
+# limits
 UNTUNED_PAIR_STEPS = 2_500
 # expected number of steps for the center of an attribute of a separable workload
 SEPARABLE_STEPS = 40

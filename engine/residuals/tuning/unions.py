@@ -65,7 +65,8 @@ MAX_FULL_DOMAIN_S = 1.4
 # a workload on a single attribute gets no union if computing the variances of its queries would
 # take longer than this, in seconds
 MAX_SINGLE_ATTRIBUTE_S = 0.3
-# largest number of cells of a union's table, because every cell has a count and a dual weight
+# largest number of cells of the table of a union (jointly measured spaces), because every cell has
+# a count and a dual weight
 MAX_CELLS = 100_000
 # largest number of entries of the query rows of all groups with an attribute of a union
 MAX_ROW_ENTRIES = 2e8
@@ -117,7 +118,8 @@ def unite(
         return decomposition
     factors, subworkloads = list(decomposition.factors), list(decomposition.subworkloads)
     spaces = _spaces_outside(decomposition, split)
-    # subworkloads of the unions so far, as pairs (residual Gram, index of the subworkload)
+    # subworkloads of the unions (jointly measured spaces) so far, as pairs (residual Gram, index of
+    # the subworkload)
     by_signature: dict[Hashable, list[tuple[Factor, int]]] = {}
     for attributes, union in split.unions.items():
         _check_union(workload, attributes, union, spaces, memory_limit)
@@ -132,7 +134,8 @@ def unite(
         unions_of_signature = by_signature.setdefault(
             (sizes, space_axes, _split_signature(centers, complements)), []
         )
-        # unions whose Grams are equal up to rounding errors share one subworkload
+        # unions (jointly measured spaces) whose Grams are equal up to rounding errors share one
+        # subworkload
         matches = [number for other, number in unions_of_signature if _equal_grams(other, factor)]
         if matches:
             spaces[attributes] = matches[0], 1.0
@@ -359,8 +362,9 @@ def choose_unions(
     if len(spaces) > MAX_SPACES:
         return {}
     if math.fsum(map(_variance_entries, workload.groups)) > MAX_ROW_ENTRIES:
-        # The total is left out of the unions: every query has a component in it, and complements,
-        # which are tuned later, may couple it to all queries.
+        # The total is left out of the unions (jointly measured spaces). Every query has a component
+        # in the total, and complements (tuned splits of pairs), which are computed later, may
+        # couple this component to all queries.
         spaces = [space for space in spaces if space]
     return _assign_spaces(_clusters(workload, spaces, memory_limit), spaces)
 

@@ -57,8 +57,8 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
-        # RELEASED identifies the records of the last release or look of this session. With "charge"
-        # the remainder may be measured on other records.
+        # RELEASED identifies the records of the last release or look (first stage) of this session.
+        # With "charge" the remainder may be measured on other records.
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)

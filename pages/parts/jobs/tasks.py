@@ -418,8 +418,8 @@ def look(
     common_plan = CommonPlan.from_json(common)
     book = Ledger(ledger)
     key = stepwise.look_key(common_plan, dataset=dataset, attempt=attempt)
-    # The rule must be recorded before anybody sees answers of the look. If a look was paid for but
-    # interrupted, it has no answers yet, so the rule can still be recorded.
+    # The rule must be recorded before anybody sees answers of the look (first stage). If a look was
+    # paid for but interrupted, it has no answers yet, so the rule can still be recorded.
     has_result = book.find(key) is not None and not is_unfinished(book, key)
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with open_source(data) as records:

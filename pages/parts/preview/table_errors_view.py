@@ -46,7 +46,7 @@ def draw(plan: Plan) -> None:
         is_short = _list_groups(plan) <= SHORT_TABLE
         record_count_form.count_field()
     with right:
-        # The trial is drawn at the top, so that the user sees its result without scrolling.
+        # The trial is shown at the top, so that the user sees its result without scrolling.
         trial = st.container()
         number, row = _draw_selected_group(plan)
         below_chart = st.container()

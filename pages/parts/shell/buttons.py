@@ -56,7 +56,7 @@ def button(
     """
     page_values, cache = _DRAWN.get(), history.page_state()
     values = _field_values() if page_values is None else page_values
-    # The user clicked this button after changing a field. This run has drawn the fields with the
+    # The user clicked this button after changing a field. This run has shown the fields with the
     # new values, so ``args`` were computed from the new values.
     if cache.get(PRESSED) == key:
         del cache[PRESSED]
