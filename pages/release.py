@@ -76,7 +76,11 @@ def rehearse(plan: Plan) -> str:
     if job_queue.find(key) is None:
         former = rehearsal_size.finished(plan)
         if former is None:
-            st.info("No rehearsal of this plan yet. A rehearsal costs nothing.", icon="🎭")
+            st.info(
+                "No rehearsal of this plan here. It costs nothing. A reload of the page discards it;"
+                " the same seed gives the same numbers again.",
+                icon="🎭",
+            )
             return script
         rehearsal_size.draw_former(former, (rows, seed))
         rows, seed = former
@@ -146,7 +150,12 @@ def confirm(plan: Plan) -> str:
     status = dataset_form.dataset_of_form(book, plan.schema)
     dataset_form.remember(status)
     if book is None or status is None:
-        wizard.missing("choose the dataset to charge.", PAYER, key=STEP)
+        changed = (
+            " The schema has changed since you chose one."
+            if dataset_form.is_forgotten(plan.schema)
+            else ""
+        )
+        wizard.missing(f"choose the dataset to charge.{changed}", PAYER, key=STEP)
         return ""
     keys = release_form.attempts(book, status.dataset, plan)
     repeat = bool(keys) and st.checkbox(tasks.AGAIN, key=f"again_{len(keys)}")
@@ -229,7 +238,11 @@ def steps(plan: Plan | None) -> dict[str, Callable[[], str | None]]:
     return dict(zip(TITLES, [*step_functions, release_history.draw], strict=True))
 
 
+had_result = bool(st.session_state.get("release_open"))
 result = wizard.open_release_key("release")
+if had_result and not result:
+    # The request has changed since the release, so a new release starts with its first step.
+    wizard.open_step(STEP, REHEARSE)
 question = QUESTIONS[wizard.current(QUESTIONS, key=STEP)]
 request_state = page_layout.header(
     page_layout.page("Release"), RESULT if result else question, TUTORIAL

@@ -87,7 +87,6 @@ def confirm_look(
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=status.definition.unit == "epsilon")
     with st.expander("Costs to the last digit (pcost)"):
         figure_view.table(
             figures.spend_table(common),
@@ -174,7 +173,6 @@ def confirm_remainder(
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=status.definition.unit == "epsilon")
     paid = [dataset_form.spent(book, step).pcost for step in paid_steps]
     in_all = budgets.amount(math.fsum([*paid, spend]), status.definition)
     label = f"Next measurement: {'at most ' if charge else ''}{in_all} in all"

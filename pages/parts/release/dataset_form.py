@@ -78,6 +78,12 @@ def dataset_of_form(book: Ledger | None, schema: Schema) -> DatasetStatus | None
     return next((s for s in book.datasets() if s.dataset == form.get("dataset")), None)
 
 
+def is_forgotten(schema: Schema) -> bool:
+    """Return whether a dataset was chosen for another schema, and not yet for this one."""
+    chosen_for = st.session_state.get(FOR_SCHEMA, "")
+    return bool(chosen_for) and chosen_for != schema_digest(schema)
+
+
 def register(path: str, schema: Schema | None, next_step: tuple[str, str] | None = None) -> None:
     """Register the dataset of the form in the ledger; create the ledger if the file is missing.
 

@@ -78,6 +78,7 @@ NO_PROTECTION = (
     "Suppression marks unreliable counts. It does not protect people; the noise does. Sums can"
     " reveal a suppressed count."
 )
+PACKAGE = ("Package with tables (zip)", "release_with_tables.zip")  # label and file name
 FORMER = "These tables have the former options. To apply the chosen ones, create the tables again."
 BUSY = "Longer on a busy machine."
 ABOUT_TOTALS = (
@@ -183,6 +184,27 @@ def _shown_tables(
     if job_state is None or not job_state.done or arguments[0] != dict(source):
         return None
     return job_state.result, arguments
+
+
+def package_button(measurement: Measurement, source: Mapping[str, str], *, key: str) -> bool:
+    """Draw the download of the package with the tables that the page showed last.
+
+    Returns False, without drawing, if there are no such tables or if they are too large.
+    """
+    tables = _shown_tables(source, key)
+    if tables is None or "package" in tables[0]["too large"]:
+        return False
+    label, name = PACKAGE
+    st.download_button(
+        label,
+        data=Path(tables[0]["files"]["package"]).read_bytes,
+        file_name=f"{download_view.mark(measurement)}{name}",
+        key=f"{key}_package_with_tables",
+        on_click="ignore",
+        help=f"Answers, tables, {download_view.PACKAGE_MEANING}",
+        type="primary",
+    )
+    return True
 
 
 def _predicted_text(measurement: Measurement, result: Mapping[str, Any]) -> str:
@@ -481,11 +503,7 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
     too_large = result["too large"]
     # Maps a kind of file to a label, a file name, and why the file is missing (empty if it exists).
     files = {
-        "package": (
-            "Package with tables (zip)",
-            "release_with_tables.zip",
-            too_large.get("package", ""),
-        ),
+        "package": (*PACKAGE, too_large.get("package", "")),
         "zip": ("Tables (zip)", "published_tables.zip", too_large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", too_large.get("xlsx", "")),
         "csv": ("Published (CSV)", "published.csv", ""),

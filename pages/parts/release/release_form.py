@@ -265,7 +265,6 @@ def confirm(
         config=figure_view.EXPORT,
         show_title=False,
     )
-    budgets.sum_note(is_pure=definition.unit == "epsilon")
     promise = f"Promise to the people in the records: “{plan.schema.promise(plan.budget)}”"
     promises = [promise, joint_text]
     st.info("\n\n".join(escape_markdown(text) for text in promises if text), icon="🙋")

@@ -17,7 +17,7 @@ from engine.release import Measurement
 from engine.workload import Schema
 from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_queue, job_widget, tasks
-from pages.parts.release import crosstab_view, download_view, published_view
+from pages.parts.release import crosstab_view, download_view, published_view, wizard
 from pages.parts.release.download_view import mark
 from pages.parts.shell import buttons, figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
@@ -29,6 +29,7 @@ from pages.parts.workload import (
 )
 
 PAGE = 100  # answers per page
+PUBLISHED = "Published tables"  # label of the tab with tables without negative counts
 SETTINGS = "Confidence and limits"  # label of the popover with the settings of the answers
 CORRELATED = "These answers can share noise, so the share on one page can differ from {:g}%."
 # Session key of the hash of the plan and the key of the job of the coverage check shown last.
@@ -68,21 +69,29 @@ def views(
     )
     tabs = {
         "Answers": lambda: browse(measurement, key=key, records=records),
-        "Published tables": lambda: published_view.draw(measurement, source, key=key),
+        PUBLISHED: lambda: published_view.draw(measurement, source, key=key),
         "Ask a question": lambda: ask(measurement, key=key),
-        "Download": lambda: _download(measurement, key=key, ledger=ledger),
+        "Download": lambda: _download(measurement, source, key=key, ledger=ledger),
     }
     figure_view.tabs(tabs | dict(more or {}), key=f"{key}_view")
 
 
-def _download(measurement: Measurement, *, key: str, ledger: str) -> None:
-    """Draw the downloads of the answers, and a note on where to find tables without negative
-    counts."""
+def _download(
+    measurement: Measurement, source: Mapping[str, str], *, key: str, ledger: str
+) -> None:
+    """Draw the package with published tables, or where to create it, and all other downloads."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if not published_view.package_button(measurement, source, key=key):
+            buttons.button(
+                "Create package with tables",
+                wizard.open_step,
+                f"{key}_view",
+                PUBLISHED,
+                key=f"{key}_to_tables",
+                type="primary",
+            )
+        st.caption("Tables without negative counts, with the answers below.", width="content")
     download_view.downloads(measurement, key=key, ledger=ledger)
-    st.caption(
-        "Answers may be negative. Tables without negative counts, and a package that contains them,"
-        " are in Published tables."
-    )
 
 
 def browse(

@@ -170,8 +170,13 @@ def test_download_shows_signer_and_receipt(ledger: Ledger) -> None:
 
 def test_first_published_tables_need_no_click(ledger: Ledger) -> None:
     session = open_release(ledger).set(confirmation="survey").press("release")
-    wait(wait(session).set(release_result_view="Published tables"))
+    wait(session).set(release_result_view="Download")
+    wait(session.press("release_result_to_tables"))
     assert "All tables sum to" in session.text()
+    session.set(release_result_view="Download")
+    labels = [b.label for b in session.app.get("download_button")]
+    assert labels[0] == "Package with tables (zip)"
+    session.set(release_result_view="Published tables")
     assert "Package with tables (zip)" in {b.label for b in session.app.get("download_button")}
     tables = session.app.dataframe[0].value
     # another option needs a click; until then the former tables are shown with a note
@@ -331,8 +336,13 @@ def test_changed_request_closes_the_result(ledger: Ledger) -> None:
     wait(session.set(confirmation="survey").press("release"))
     assert "Released for survey" in session.text()
     session.app.session_state["history"] = open_demo("survey", (2,)).app.session_state["history"]
+    # The former step "4. Confirm" is not open: the new plan begins with its rehearsal.
+    session.app.session_state["step"] = CONFIRM
     wait(session.go("preview").go("release"))
     assert "Released for survey" not in session.text()
+    assert "What will come out?" in session.text()
+    assert session.app.session_state["dataset"] == "survey"
+    assert "The schema has changed" not in session.set(step=CONFIRM).text()
 
 
 def test_dataset_of_other_unit_is_not_chargeable(ledger: Ledger) -> None:
