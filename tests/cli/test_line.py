@@ -362,7 +362,7 @@ def test_pure_epsilon_budget_refuses_gaussian_release(
         run_release(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i))
         for i in range(1, 8)
     ]
-    assert granted == [0] * 5 + [1] * 2
+    assert granted == [0] * 5 + [1] * 2  # each release spends epsilon 0.2
     assert run_release(files, "plan", str(tmp_path / "g.csv")) == 1
     assert "pure epsilon" in capsys.readouterr().err
     assert main(["budget", "status", "--ledger", files["ledger"]]) == 0

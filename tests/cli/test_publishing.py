@@ -95,7 +95,7 @@ def test_interrupted_publish_resumes_to_same_file(
         sys.modules["engine.postprocess.uncertainty"], "publish", interrupted_publish
     )
     again = ["publish", *FEW, "--resume", "again", "--out", "cut.csv"]
-    assert main(again) == 130
+    assert main(again) == 130  # the exit code after an interrupt
     assert not Path("cut.csv").exists()
     assert main(again) == 0
     # The first run has saved two of the four rehearsals.

@@ -103,6 +103,7 @@ def test_nested_rule_chooses_by_precision_of_coarse_answers(
 
 
 def test_nested_rule_thresholds_are_inclusive():
+    # A count of 3 with variance 3 has exactly the required signal-to-noise ratio, sqrt(3).
     M = mechanism(np.eye(10), 3.0)
     rule = NestedRule(look=M, coarse=M, fine=M, share=0.3, snr=math.sqrt(3.0), sigmas=0)
     counts = np.zeros((2, 10))

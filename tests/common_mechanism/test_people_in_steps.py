@@ -146,4 +146,5 @@ def test_both_steps_read_a_count_column(ledger):
     )
     left_out = look(common(), counted, rehearsal=True, ignore=["n"])
     rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
+    # without the count column, each of the 3 x 4 rows of a value counts once
     np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)

@@ -59,9 +59,11 @@ def test_damaged_files_are_refused(ledger):
     for at in range(0, len(content), 1500):
         ledger.path.write_bytes(content[:at])
         assert_refused(ledger.path, "not a ledger|damaged|cannot be trusted|could not be read")
-    for page in range(len(content) // 4096):
-        ledger.path.write_bytes(content[: page * 4096] + bytes(4096) + content[(page + 1) * 4096 :])
-        assert verify_ledger(ledger.path) != (), f"page {page} of zeros"
+    page_bytes = 4096  # of SQLite
+    for start in range(0, len(content) - page_bytes + 1, page_bytes):
+        end = start + page_bytes
+        ledger.path.write_bytes(content[:start] + bytes(page_bytes) + content[end:])
+        assert verify_ledger(ledger.path) != (), f"page of zeros at byte {start}"
     ledger.path.write_bytes(content)
     assert Ledger(ledger.path).verify() == ()
 

@@ -78,6 +78,7 @@ def test_decompose_query_of_zeros_is_refused() -> None:
 
 def test_total_of_four_of_twelve_cells_is_third() -> None:
     schema = Schema([Attribute.of_size("x", 3), Attribute.of_size("y", 4)])
+    # every 37th of the 495 sets of four cells
     for cells in itertools.islice(itertools.combinations(range(12), 4), 0, 495, 37):
         query = np.isin(np.arange(12), cells).reshape(3, 4)
         assert lessons.decompose_query(schema, query).pieces[0].table == pytest.approx(1 / 3)

@@ -315,6 +315,7 @@ def test_merge_clusters_lowers_error():
         builder, merge_clusters(builder, by_sets(workload), solver), solver, "together"
     )
     assert together.squared_error < separate.squared_error
+    # every group is in one cluster
     assert sorted(k for c in together.components for k in c.groups) == list(range(6))
 
 

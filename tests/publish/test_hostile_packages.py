@@ -274,6 +274,7 @@ def test_verify_zip_with_special_members_gives_problem(unpacked, tmp_path) -> No
 def test_verify_zip_with_false_directory_gives_verdict(packages, tmp_path) -> None:
     sound, target = packages["release"].read_bytes(), tmp_path / "p.zip"
     end = sound.rfind(b"PK\x05\x06")
+    # fields of the end record: number of files, and size and position of the central directory
     for place, form in ((end + 10, "<H"), (end + 12, "<I"), (end + 16, "<I")):
         for value in (0, 1, 0x7FFF, 0xFFFF) + ((0x7FFFFFFF, 0xFFFFFFFF) if form == "<I" else ()):
             content = bytearray(sound)

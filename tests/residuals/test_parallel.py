@@ -168,6 +168,7 @@ def test_plan_cached_searches_are_not_sent(sent_tasks, monkeypatch, tmp_path):
 
 def test_workers_for_returns_number_of_workers():
     cores = joblib.cpu_count()
+    # arguments: seconds of all tasks, tasks, bytes per worker, memory limit, requested workers
     # a single task needs no workers
     assert workers_for(100.0, 1, 1.0, 1e9, None) == 0
     # the tasks are too short to start workers

@@ -388,6 +388,7 @@ def test_confirm_repeats_dropped_rows_of_the_check(ledger: Ledger, tmp_path: Pat
     wait(session.press("check_records"))
     open_confirmation(session)
     boxes = " ".join(box.value for box in session.app.warning).replace("\\", "")
+    # 944 valid rows and 50 invalid ones
     assert "50 of 994 rows (5.0%) will be dropped." in boxes
     place.write_text("\n".join(lines) + "\n", encoding="utf-8")
     session.run(session.app)
