@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -236,7 +237,7 @@ def test_show_with_closed_output_exits_quietly(tmp_path: Path) -> None:
         assert show.stderr is not None
         show.stdout.close()
         assert show.stderr.read() == b""
-    assert show.returncode == 141
+    assert show.returncode == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize(

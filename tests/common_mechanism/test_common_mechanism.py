@@ -185,6 +185,7 @@ def test_common_mechanism_with_bad_arguments_is_refused(arguments):
 @pytest.mark.parametrize("noise", [1e-12, 1.0, 1e12])
 def test_ranks_do_not_depend_on_noise_level(noise):
     both = CommonMechanism(mechanism(marginals((3, 4), 1), 2 * noise), mechanism(np.eye(12), noise))
+    # The marginals have the rank 3 + 4 - 1; of the 12 cells, 6 remain.
     assert [M.rank for M in (both.common, *both.residuals)] == [6, 6, 6]
     assert both.saved == pytest.approx(0.5, rel=1e-9)
     assert_identities(both)

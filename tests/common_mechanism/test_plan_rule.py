@@ -102,6 +102,7 @@ def test_signal_to_noise_has_one_row_per_cell():
         table = rule.signal_to_noise(look_result, g, "2-way")
         assert len(table) == group.count
         assert table["query"][0] == COMMON.options[0].workload.describe_in_group(g, 0)
+        # the 24 cells have 30 records each
         np.testing.assert_allclose(table["answer"], 30 * 24 / group.count, rtol=1e-6)
         assert (table["snr_low"] < table["snr"]).all()
         np.testing.assert_array_equal(table["stands_out"], table["snr_low"] >= 5 * (1 - 1e-9))

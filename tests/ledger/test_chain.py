@@ -136,6 +136,7 @@ def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
         sealed.clear()
         use()
         hashed[name] = list(sealed)
+    # ``other`` was opened at 2 rows, `fill` added 7, and the two spends added 2
     all_rows = list(range(1, 12))
     assert hashed == {
         "nothing new": [],

@@ -138,6 +138,7 @@ def test_true_cells_vary_at_least_like_sampled_counts():
         probabilities=np.eye(len(SHARES))[0],
     )
     variances = posterior.draw_cell_variances(np.random.default_rng(0))
+    # 1 / (1 / 12 + 1 / reference) for the references 4 and 1
     np.testing.assert_allclose(variances, [[3.0, 3.0], [12 / 13, 12 / 13]])
 
 

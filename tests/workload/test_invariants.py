@@ -122,5 +122,5 @@ def test_promise_with_invariants_is_subspace_privacy() -> None:
     assert "rho 0.5" in schema.meaning(budget)
     # From the exact total and all other rows, an adversary can tell whether a person is in the
     # records.  The text therefore only promises that the values of the person are protected.
-    assert "at most 84.2%" in schema.promise(budget)
+    assert "at most 84.2%" in schema.promise(budget)  # Phi(mu) with mu = 1, rounded up
     assert "whether you are in the records" not in schema.promise(budget)
