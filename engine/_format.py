@@ -112,6 +112,7 @@ def near_matches(name: object, names: Iterable[str]) -> str:
     >>> near_matches("agee", ["age", "sex"])
     "; close names: 'age'"
     """
+    # the time of the comparison is limited, in case there are many names
     candidates = [candidate[:MAX_NAME] for candidate, _ in zip(names, range(2_000), strict=False)]
     near = difflib.get_close_matches(str(name)[:MAX_NAME], candidates, n=3)
     return f"; close names: {', '.join(map(quote_public, near))}" if near else ""

@@ -337,6 +337,7 @@ def _findings(rules: Sequence[NestedPlanRule | None], verdicts: Sequence[Decisio
     """
     sentences = []
     numbered_rules = [(number, rule) for number, rule in enumerate(rules, 1) if rule is not None]
+    # without verdicts there is no sentence
     for (number, rule), verdict in zip(numbered_rules, verdicts, strict=False):
         look = "The first measurement" if len(rules) == 1 else f"Measurement {number}"
         finer = [key.removesuffix(", lower") for key in verdict.shares if key.endswith(", lower")]

@@ -713,6 +713,7 @@ def contest_picture(
             showlegend=False,
         )
     )
+    # there may be only one bound
     for (name, bound), dash, color in zip(
         bounds.items(), ("dash", "dot"), (GREY, GREEN), strict=False
     ):

@@ -516,7 +516,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
 
 def _same_rows(one: Block, other: Block) -> bool:
     """Return whether two blocks have no weights and identical strategies on the same axes."""
-    pairs = zip(one.factors, other.factors, strict=False)
+    pairs = zip(one.factors, other.factors, strict=False)  # the lengths are compared below
     return (
         one.weights is other.weights is None
         and len(one.factors) == len(other.factors)

@@ -1026,7 +1026,11 @@ class Hints:
         return tuple(sentences)
 
     def _record_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
-        """Record in `_points` whether points in a column may separate thousands, as in 1.200."""
+        """Record in `_points` whether points in a column may separate thousands, as in 1.200.
+
+        Only texts are examined, for an attribute with bins that declares neither a decimal nor a
+        thousands separator, and only until a text has a point that cannot separate thousands.
+        """
         import pyarrow.compute as pc
 
         attribute = encoder.attribute

@@ -551,6 +551,7 @@ class _Tally:
                 clocks = map(batch.clocks.get, names)
                 columns = list(pool.map(Encoder.encode_column, encoders, batch.columns, clocks))
                 n_rows_read += batch.rows
+                # ``batch.columns`` may end with the column of persons, which has no encoder
                 for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
                     name = encoder.attribute.name
                     # hints are searched in counted attributes, not in the count column

@@ -334,7 +334,11 @@ class _Summary:
         self.has_leading_zeros = self.has_outer_blanks = self.has_decimal_points = False
 
     def add(self, column: pa.Array | list[Any]) -> None:
-        """Add the values of one batch of rows to the summary."""
+        """Add the values of one batch of rows to the summary.
+
+        If no attribute can be drafted from a value, `reason` is set, and all later values are
+        ignored.
+        """
         if self.reason:
             return
         if not isinstance(column, list) and (reason := _type_reason(column.type)):
@@ -357,7 +361,10 @@ class _Summary:
                 self._add_value(value)
 
     def _add_days(self, column: pa.Array) -> None:
-        """Add the first and last date of a batch to the summary."""
+        """Add the first and last date of a batch to the summary.
+
+        If one is outside the years 1 to 9999, `reason` is set instead.
+        """
         import pyarrow.compute as pc
 
         if column.null_count == len(column):

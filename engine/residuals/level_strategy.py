@@ -308,6 +308,7 @@ class LevelStrategy(Strategy):
         squares = np.zeros(sum(measured_tree.counts))
         squares[rows.measured] = difference**2
         shared = np.zeros(1)
+        # ``parent`` also has the levels below ``level``
         for by_area, parent in zip(
             measured_tree.split(squares)[: level + 1], measured_tree.parent, strict=False
         ):
@@ -385,6 +386,7 @@ class LevelStrategy(Strategy):
 
         All levels with positive weights in ``gram`` must be measured.
         """
+        # levels below the last measured level have no variances here, and weight 0
         return math.fsum(
             float(weights @ v)
             for weights, v in zip(gram.weights, self._areas.estimates.variances, strict=False)

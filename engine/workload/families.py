@@ -490,6 +490,7 @@ class Areas(Family):
         selected, (n,) = self._selected, sizes
         first, end, _ = slice(start, stop).indices(selected.starts[-1])
         out = np.zeros((max(0, end - first), n))
+        # ``starts`` has one more entry, the number of all queries
         for areas, offset in zip(selected.areas, selected.starts, strict=False):
             # index of the query that contains each cell
             query = areas + offset
@@ -500,6 +501,7 @@ class Areas(Family):
     def gram(self, sizes: Sequence[int], weights: Array | None = None) -> Array:
         selected, (n,) = self._selected, sizes
         out = np.zeros((n, n))
+        # ``starts`` has one more entry, the number of all queries
         for areas, offset in zip(selected.areas, selected.starts, strict=False):
             # areas + offset is the index of the query that contains each cell
             weight = 1.0 if weights is None else weights[areas + offset][:, None]

@@ -21,7 +21,11 @@ def load() -> dict[str, int]:
 
 
 def save(answers: Mapping[str, int]) -> None:
-    """Store the answers of this browser; an empty mapping deletes them."""
+    """Store the answers of this browser; an empty mapping deletes them.
+
+    Only the first `MAX_ANSWERS` answers, and the `MAX_BROWSERS` browsers that answered last, are
+    kept. Without a cookie that identifies the browser, nothing is stored.
+    """
     name = session_restore.browser()
     if not name:
         return

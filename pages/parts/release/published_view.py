@@ -343,7 +343,8 @@ def _start(key: str, job: str, arguments: tuple[Any, ...], kinds: Mapping[str, s
 
 
 def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
-    """Draw unbiased and published answers of one table, and the bias of published small cells."""
+    """Draw unbiased and published answers of one table, the bias of its published small cells, and
+    a summary of all tables."""
     st.caption(
         escape_markdown(
             f"{_total_text(measurement, result['total'])} {result['determined']}"

@@ -196,7 +196,10 @@ def _remember_check(plan: Plan, source: Source, rows: Mapping[str, Any]) -> None
 
 
 def _dropped_rows(plan: Plan, source: Source) -> None:
-    """Draw how many rows the release will drop according to the last check of these records."""
+    """Draw how many rows the release will drop according to the last check of these records.
+
+    If these records have not been checked, draw a note.
+    """
     subject, rows = history.page_state().get(CHECKED, ((), {}))
     if subject != _check_subject(plan, source):
         if not source.missing:

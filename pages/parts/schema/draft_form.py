@@ -90,8 +90,8 @@ def _take_table(
 ) -> None:
     """Use a JSON file, text table or sheet: a data dictionary, records or a schema.
 
-    A dictionary, or the column names of records, are stored in ``cache``, the page state. A schema
-    becomes the schema of the session.
+    A dictionary, the column names of records, or the sheet names of a workbook are stored in
+    ``cache``, the page state. A schema becomes the schema of the session.
     """
     if name.lower().endswith(SHEET_ENDINGS):
         with _temporary_file(name, content) as path:
@@ -263,7 +263,7 @@ def public_table() -> None:
 
 
 def _take_public(sheet: str | None = None) -> None:
-    """Store the draft from the uploaded public table."""
+    """Store the draft from the uploaded public table; without a table, remove the last draft."""
     file = st.session_state.get("public_file")
     if file is None:
         remove("public_file", "start")

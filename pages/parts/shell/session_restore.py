@@ -226,7 +226,11 @@ def _is_text(value: object) -> bool:
 
 
 def remember_ledger(ledger: str) -> None:
-    """Store the path of a ledger that this browser has opened."""
+    """Store the path of a ledger that this browser has opened, with those of earlier ones.
+
+    Only the last `MAX_LEDGERS` paths, and the last `MAX_BROWSERS` browsers, are kept. Without a
+    cookie that identifies the browser, nothing is stored.
+    """
     if not browser() or st.session_state.get("opened") == ledger:
         return
     st.session_state["opened"] = ledger

@@ -46,7 +46,10 @@ def groups_to_add(groups: Sequence[Group]) -> tuple[Group, ...]:
 
 
 def effect(new: Sequence[Group]) -> None:
-    """Draw a forecast: the errors of the new groups, and how the other errors would change."""
+    """Draw a forecast: the errors of the new groups, and how the other errors would change.
+
+    If there is no forecast, because the plan is too large or refused, draw the reason.
+    """
     request_state = history.current()
     workload = request_state.required_workload
     st.markdown(f"**If you add {pluralize(len(new), 'table')}**")

@@ -128,6 +128,7 @@ def choose_slice(
         )
         others = [p for p in names if p not in axes]
         defaults = least_accurate_queries(plan, number)
+        # `st.columns` refuses the number 0
         for column, p in zip(st.columns(max(len(others), 1)), others, strict=False):
             key = f"{prefix}fixed_{number}_{p}"
             fixed[p] = _fixed(column, plan, group, p, key=key, default=defaults[p])

@@ -149,6 +149,7 @@ def _search_parts(plan: Plan, group: Group, *, key: str) -> list[str]:
     """
     texts = [""] * len(group.parts)
     searched = [p for p, part in enumerate(group.parts) if part.count >= SEARCHED_AREAS]
+    # `st.columns` refuses the number 0
     for column, p in zip(st.columns(max(len(searched), 1)), searched, strict=False):
         name = " × ".join(group.attributes[axis] for axis in group.parts[p].axes)
         middle = group.parts[p].count // 2
