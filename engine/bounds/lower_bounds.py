@@ -703,12 +703,12 @@ def starting_roots(
     """Yield the starting points of the search for weights of cells.
 
     A starting point has the square roots of the weights of cells, shape (n,), for every class of
-    equivalent attributes.  The first starting point has uniform weights.  Every number c in
-    `TOTAL_WEIGHTS` then gives one starting point.  The cells of an attribute get the weights that
-    are optimal for the queries on this attribute and the total.  The weight of the total is c times
-    the mean entry of the Gram of these queries.  If every query has mean 0 over the cells of the
-    other attributes, the weights are uniform.  The computation of the weights ends at the deadline
-    with the best weights so far.
+    equivalent attributes.  The first starting point has uniform weights.  Every further starting
+    point belongs to one number c in `TOTAL_WEIGHTS`.  The cells of an attribute get the weights
+    that are optimal for the queries on this attribute and the total.  The weight of the total is c
+    times the mean entry of the Gram of these queries.  If every query has mean 0 over the cells of
+    the other attributes, the weights are uniform.  The computation of the weights ends at the
+    deadline with the best weights so far.
     """
     uniform = {
         attribute_class: np.full(n, n**-0.5)

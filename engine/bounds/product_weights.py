@@ -176,9 +176,9 @@ class Subproblem:
     """Queries on the free attributes of a workload, for one set of eliminated attributes.
 
     Along the attributes of this set, only the deviation of every query from its mean is taken, and
-    along all other eliminated attributes only the mean.  ``terms`` maps products of parts on free
-    attributes to weights.  The factors of the means are included in these weights; the factors of
-    the deviations are in `ReducedWorkload.sums`.
+    along all other eliminated attributes only the mean.  ``terms`` maps products of query families
+    on free attributes to weights.  The factors of the means are included in these weights; the
+    factors of the deviations are in `ReducedWorkload.sums`.
     """
 
     terms: dict[Product, float]
@@ -218,8 +218,8 @@ class ReducedWorkload:
     class_of : mapping from free attributes to indices of their equivalence classes; attributes of
         one class have equal weights of cells.
     cells : mapping from equivalence classes to the number of cells of each attribute.
-    rows : mapping from keys of parts to rows with the same Gram as the queries, shape (rows, cells
-        of the part).
+    rows : mapping from keys of parts (product factors) to rows with the same Gram as the queries,
+        shape (rows, cells of the part).
     is_symmetric : mapping from keys of parts on two attributes to whether the queries stay the same
         if the two attributes are swapped.
     single_parts : mapping from equivalence classes to the keys of the parts on one of their
@@ -309,8 +309,9 @@ class _Queries:
 def reduce_workload(workload: Workload) -> ReducedWorkload:
     """Eliminate the attributes whose optimal weights are uniform, and return the reduced workload.
 
-    Groups of weight 0 are left out, and so are groups with a part on several attributes whose query
-    rows have more than `MAX_PART_ENTRIES` entries.  Leaving out groups can only lower the bound.
+    Groups of weight 0 are left out, and so are groups with a product factor on several attributes
+    whose query rows have more than `MAX_PART_ENTRIES` entries.  Leaving out groups can only lower
+    the bound.
     """
     collected = _Queries()
     for group in workload.groups:
@@ -390,9 +391,9 @@ def _equivalence_classes(
     """Return the index of the equivalence class of every free attribute.
 
     Two attributes are equivalent if they have the same number of cells and occur in the same way in
-    all groups.  An occurrence in a part of a group is described by four values: the key of the
-    part, the index of the attribute in the part (0 if the part is symmetric), the weight of the
-    group, and the keys of all parts of the group.
+    all groups.  An occurrence in a part (product factor) of a group is described by four values:
+    the key of the part, the index of the attribute in the part (0 if the part is symmetric), the
+    weight of the group, and the keys of all parts of the group.
     """
     uses: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, product in groups:
@@ -452,9 +453,9 @@ def _terms_by_deviations(
 ) -> dict[Product, dict[Product, float]]:
     """Split the queries on eliminated attributes into means and deviations.
 
-    Returns one dictionary for every set of parts on eliminated attributes along which the deviation
-    is taken, not the mean.  It maps products of parts on free attributes to weights.  The weights
-    include the factors of the means along all other eliminated attributes.
+    Returns one dictionary for every set of families on eliminated attributes along which the
+    deviation is taken, not the mean.  The dictionary maps products of families on free attributes
+    to weights.  The weights include the factors of the means along all other eliminated attributes.
     """
     terms_by_deviations: dict[Product, dict[Product, float]] = {}
     for weight, product in groups:
@@ -762,8 +763,8 @@ class GramLayout:
     scalar_keys : pairs (attribute of T, key of its query family).
     order : number of rows and of columns of M_T.
     terms : tuples (weight, product, index), one per summand of M_T.  A summand is ``weight`` times
-        the Kronecker product of the Grams of the parts in ``product``.  Its entry (i, j) is added
-        to entry (index[i], index[j]) of M_T.
+        the Kronecker product of the Grams of the families in ``product``.  Its entry (i, j) is
+        added to entry (index[i], index[j]) of M_T.
     """
 
     scalar_keys: tuple[tuple[str, Key], ...]
@@ -956,7 +957,7 @@ class DenseNormBound:
         return t, *root_trace(M, state.derivative)
 
     def _grams(self, product: Product, state: State) -> list[Array]:
-        """Return the Gram of every part of a product in the basis functions."""
+        """Return the Gram of every factor of a product in the basis functions."""
         grams = []
         for names, key in product:
             if len(names) == 1:
@@ -970,7 +971,7 @@ class DenseNormBound:
     def _add_derivatives(
         self, layout: GramLayout, state: State, factor: float, by_M: Array
     ) -> None:
-        """Add the derivatives with respect to the Grams of all parts in M_T to ``state``.
+        """Add the derivatives with respect to the Grams of all families in M_T to ``state``.
 
         ``factor`` times ``by_M`` is the derivative of the final result with respect to M_T.
         """

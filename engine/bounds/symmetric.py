@@ -560,7 +560,7 @@ def product_weights_by_size(
 ) -> WeightsBySize | None:
     """Return the weight of each product of a subproblem by number of attributes and query family.
 
-    Products with a part on several attributes are left out, which can only lower the bound.
+    Products with one factor on several attributes are left out, which can only lower the bound.
 
     The result is None unless all four conditions hold.  All attributes are equivalent.  Each
     product has the same family on all its attributes.  All attribute sets of equal size have

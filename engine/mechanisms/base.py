@@ -398,7 +398,7 @@ def check_size(
 
 
 def _is_window_attribute(workload: Workload, group: Group, part: Part) -> bool:
-    """Return whether a part has windows that are solved without a matrix.
+    """Return whether a part (product factor) has windows that are solved without a matrix.
 
     This requires that all groups have only windows of the same width, prefixes, suffixes or the
     marginal on the attribute of the part.  ``group`` is the group of the part.
@@ -427,7 +427,7 @@ def _joint_entries(sizes: Sequence[int], queries: int) -> float:
 
 
 def _fitting(part: Part, memory_limit: float) -> str:
-    """Return sizes that fit the memory limit for a part on several attributes, such as "90 x 50".
+    """Return attribute sizes of a query family that fit the memory limit, such as "90 x 50".
 
     The cells of all attributes are merged by the same factor.
     """

@@ -96,7 +96,8 @@ def count_weighted_queries(workload: Workload, goal: Objective, split: Split) ->
 
     The result is 0 if the search does not apply.  It applies if
 
-    - the objective is "max", and the split has no complements and no unions;
+    - the objective is "max", and the split has no complements (tuned splits of pairs) and no unions
+      (joint strategies);
     - all queries are products over attributes;
     - all queries of a group have equal weights in the workload;
     - there are at most `MAX_WEIGHTED_QUERIES` separate weights;
@@ -210,7 +211,7 @@ class SortedWorkload:
     def _order(
         group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]
     ) -> tuple[int, ...]:
-        """Return the indices of a group's parts in sorted order."""
+        """Return the indices of a group's parts (product factors) in sorted order."""
         names = [group.attributes[part.axes[0]] for part in group.parts]
         keys = [
             (repr(part.key), labels_of[name], space_classes.get((name,), -1))
@@ -287,12 +288,12 @@ class ClassLayout:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of queries of every adapted part."""
+        """Number of queries of every product factor whose strategy depends on query weights."""
         return tuple(map(len, self.outside_factors))
 
 
 class StrategyLayout:
-    """Assignment of adapted strategies to the attributes of all residual spaces.
+    """Assignment of adapted strategies (for given query weights) to attributes of residual spaces.
 
     Attributes
     ----------
@@ -936,9 +937,10 @@ class _SearchState:
 
     Attributes
     ----------
-    weights : query weights, one array per class of groups, with one axis per adapted part.  An
-        entry is the sum of the weights of equivalent queries in all groups of the class.  The sum
-        of all entries is 1, or slightly more if some entries were raised to the smallest weight.
+    weights : query weights, one array per class of groups, with one axis per product factor whose
+        strategy adapts to the weights.  An entry is the sum of the weights of equivalent queries in
+        all groups of the class.  The sum of all entries is 1, or slightly more if some entries were
+        raised to the smallest weight.
     strategies : the adapted strategies.
     noises : squared noise at privacy cost 1, one per class of residual spaces, shape (classes,).
     tables : factors of the variances of queries, see `tabulate_variances`.

@@ -497,7 +497,7 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> list[CandidatePlan]:
-        """Return candidate plans: with uniform centers, with tuned splits and with ``unions``.
+        """Return candidate plans: uniform centers, tuned splits and ``unions`` (joint strategies).
 
         If one strategy for all residual spaces gives a better plan than uniform centers, that plan
         is the only candidate.
@@ -537,7 +537,7 @@ class QuerySmasher(ResidualMechanism):
             return {}
 
         def separate_seconds() -> float:
-            """Return the expected seconds of planning without unions."""
+            """Return the expected seconds of planning without unions (joint strategies)."""
             parts = decompose(workload, forecast=True)
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             uniform = replace(self, centers="uniform", keep=None).forecast_split(
@@ -560,7 +560,7 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> Iterator[Split]:
-        """Yield the split with tuned complements, then the split with tuned centers.
+        """Yield the split with tuned complements of pairs, then the split with tuned centers only.
 
         The splits that `ways_to_split` excludes are left out.
         """
@@ -585,7 +585,7 @@ class QuerySmasher(ResidualMechanism):
 
 
 def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Space]) -> bool:
-    """Return whether the first union consists of all residual spaces."""
+    """Return whether the first union (jointly measured spaces) consists of all residual spaces."""
     return len(next(iter(unions.values()), ())) == len(spaces)
 
 

@@ -639,7 +639,8 @@ class ResidualMechanism(Mechanism):
 
         Returns
         -------
-        decomposition : decomposition of the workload, with the unions of the split.
+        decomposition : decomposition of the workload, with the jointly measured spaces of the
+            split.
         solutions : one solution per subworkload.
         solver : solver with the dual weights of its searches.
         """
@@ -894,8 +895,8 @@ class ResidualMechanism(Mechanism):
 
         Parameters
         ----------
-        covers_all : whether one strategy measures everything and there are no public tables.  A
-            bound for unions then holds for all matrix mechanisms.
+        covers_all : whether one strategy measures everything and there are no public tables.  In
+            this case, a bound for one joint strategy (union) holds for all matrix mechanisms.
         stopped : termination messages of searches that did not reach the optimum.
         """
         measure = {

@@ -275,8 +275,8 @@ def _column_pairs(
 ) -> Iterator[tuple[WeightedColumns, WeightedColumns]]:
     """Combine several tables into two, a left and a right table, in pieces of bounded size.
 
-    Each choice of one column from each table has one elementwise product.  This product is that of
-    one left and one right column in exactly one of the yielded pieces.
+    Each choice of one column from each table has one elementwise product.  In exactly one of the
+    yielded pieces, one left and one right column have this product.
 
     Parameters
     ----------

@@ -203,10 +203,10 @@ def symmetry(
 
     Groups and residual spaces are the nodes of a graph.  A group is adjacent to the residual spaces
     on subsets of its attributes.  Two groups start with the same colour if they have equal queries,
-    weights, targets and complements.  Two spaces start with the same colour if they have equal
-    complements, and attributes of equal sizes, labels and centers.  In each round, nodes of one
-    colour get different colours if their neighbours have different colours.  The refinement ends
-    when a round splits no colour.
+    weights, targets and complements (tuned splits of pairs).  Two spaces start with the same colour
+    if they have equal complements, and attributes of equal sizes, labels and centers.  In each
+    round, nodes of one colour get different colours if their neighbours have different colours.
+    The refinement ends when a round splits no colour.
 
     Parameters
     ----------

@@ -169,8 +169,8 @@ class Certificate:
         Notes
         -----
         The bounds are proved for neighbours that add or remove a record.  They do not hold if
-        neighbours replace a record, because the number of records can then be released exactly.
-        The certificate then has the lower bound 0 and an infinite gap.
+        neighbours replace a record, because the number of records can then be released exactly. In
+        this case the certificate has the lower bound 0 and an infinite gap.
         """
         gap = math.inf if searched else 0.0
         if bound > 0:
@@ -213,9 +213,9 @@ class Certificate:
 def pack_split(split: Split) -> dict[str, Any]:
     """Return the decomposition of queries into residual spaces as JSON-ready data.
 
-    The result has centers, complements and jointly measured spaces.  Equal complements are stored
-    once, together with the attribute pairs that use them.  The entry ``stopped`` is present only if
-    ``split.stopped`` is not empty.
+    The result has centers, complements (splits of attribute pairs) and jointly measured spaces.
+    Equal complements are stored once, together with the attribute pairs that use them.  The entry
+    ``stopped`` is present only if ``split.stopped`` is not empty.
     """
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():

@@ -273,7 +273,8 @@ class VarianceBuilder:
         """Return True if a test proves that the plan measures all queries of a group.
 
         The result is False for every group with coupled residual spaces, even if all its queries
-        are measured.  The variances then decide: they are infinite for unmeasured queries.
+        are measured.  The variances of such a group decide: they are infinite for unmeasured
+        queries.
         """
         spaces = self._spaces_of(group)
         if spaces.key not in self._is_measured:

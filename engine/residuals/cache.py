@@ -11,7 +11,8 @@ path, or "off" to keep all entries in memory.  By default, the folder is inside 
 folder.
 
 A file holds one JSON line (format, key, number of values, checksum) and the values as little-endian
-doubles.  The values are dual weights, or the parameters of tuned centers or complements.
+doubles.  The values are dual weights, or the parameters of tuned centers or complements (splits of
+pairs).
 """
 
 from __future__ import annotations

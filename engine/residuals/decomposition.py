@@ -722,12 +722,12 @@ class Registry:
     def grams_of_part(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
-        """Return the residual Gram of a part of a query group on every subset of its axes.
+        """Return the residual Gram of one query family of a group on every subset of its axes.
 
         Parameters
         ----------
         part : the queries.
-        names : names of the part's attributes.
+        names : names of the family's attributes.
         weights : one weight per query, shape (queries,); None if all are 1.
 
         Returns
@@ -781,7 +781,7 @@ class Registry:
     def _gram(
         self, part: Part, inside: Axes, centers: list[Array | None], weights: Array | None
     ) -> tuple[int, float] | float:
-        """Return the residual Gram of a part on the axes ``inside`` as (index, scale).
+        """Return the residual Gram of a family on the axes ``inside`` as (index, scale).
 
         The part is on one attribute, or it is a large part in a forecast.  The Gram is scale times
         the stored Gram with this index.  A Gram that counts as zero has index -1 and scale 0.  If
@@ -1081,9 +1081,9 @@ def decompose(
     """Return the Gram of the workload's weighted queries on every residual space.
 
     Spaces with a zero Gram, and spaces inside a public table, are left out.  Spaces with
-    proportional Grams share one subworkload if they have the same complement, and if their
-    attributes have equal sizes, centers and labels.  Unions of the split are ignored here;
-    `engine.residuals.tuning.unions.unite` forms them.
+    proportional Grams share one subworkload if they have the same complement (tuned split), and if
+    their attributes have equal sizes, centers and labels.  Unions (jointly measured spaces) of the
+    split are ignored here; `engine.residuals.tuning.unions.unite` forms them.
 
     Parameters
     ----------
@@ -1616,7 +1616,7 @@ def reduce_rows(rows: Array) -> Array:
 
 
 def rows_bytes(part: Part) -> int:
-    """Return an upper bound on the memory in bytes that `part_rows` needs for this part."""
+    """Return an upper bound on the memory in bytes that `part_rows` needs for a query family."""
     cells = part.cells
     if len(part.sizes) == 1:
         return 8 * 4 * cells * cells

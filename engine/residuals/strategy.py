@@ -159,14 +159,14 @@ class Strategy:
         return self.dimension if self.complete else int(self.span.shape[1])
 
     def query_variances(self, part: Part) -> Array:
-        """Return the variances of the queries of a part on one attribute, shape (queries,).
+        """Return the variances of the queries of a family on one attribute, shape (queries,).
 
         Only the queries' components in this residual space count.  The noise scale is 1.
         """
         return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
     def covers(self, part: Part) -> bool:
-        """Return True if all queries of a part on one attribute are known to be answerable.
+        """Return True if all queries of a family on one attribute are known to be answerable.
 
         A query is answerable if it is in the measured span.  If the result is False, some queries
         may be unanswerable.

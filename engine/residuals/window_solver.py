@@ -209,8 +209,8 @@ class WindowSpace:
     ----------
     gram : weights of the queries.  On a residual space the weight of the total has no influence.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
-    whole : True if the whole attribute is measured; ``center`` is then None.  False if only the
-        residual space is measured.
+    whole : True if the whole attribute is measured; in this case ``center`` is None.  False if only
+        the residual space is measured.
     """
 
     gram: WindowGram

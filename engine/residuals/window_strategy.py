@@ -341,7 +341,7 @@ class WindowStrategy(DeferredStrategy):
         return super().query_variances(part)
 
     def _is_own(self, part: Part) -> bool:
-        """Return whether the queries of a part are the windows of this strategy."""
+        """Return whether a query family consists of the windows of this strategy."""
         gram = wide_window_gram(part)
         return gram is not None and gram == self.matrices.solution.space.gram
 

@@ -117,7 +117,7 @@ class Allowance:
         return needed <= self.memory
 
     def is_short(self, seconds: float) -> bool:
-        """Return whether a step may take ``seconds``; record "work" if not.
+        """Return whether a step may take ``seconds``; if not, record the exceeded limit "work".
 
         Without a time limit the longest step is `MAX_STEP_S`; with a time limit, any step is
         allowed.
@@ -189,9 +189,9 @@ class Evaluation:
         return self.centers.get(role, np.full(n, 1.0 / n))
 
     def total_square(self, index: int) -> float:
-        """Return the sum of the squared coefficients of a part's queries on the total, in counts^2.
+        """Return the sum of the squared coefficients of a family on the total, in counts^2.
 
-        ``index`` is the index of a projection of the part.  If the sum is as small as rounding
+        ``index`` is the index of a projection of the family.  If the sum is as small as rounding
         errors, the result is 0.
         """
         if index not in self.total_squares:
@@ -242,7 +242,7 @@ class Evaluation:
         return Factor(sizes=sizes, matrix=rows.T @ rows)
 
     def _residual_rows(self, projection: PartProjection) -> Array:
-        """Return the projected query rows of a part, shape (rows, residual coordinates)."""
+        """Return the projected query rows of one family, shape (rows, residual coordinates)."""
         part = projection.part
         rows = self.problem.rows(part)
         centers = [self.center(role) for role in projection.roles]
@@ -413,8 +413,8 @@ class Evaluation:
     def _add_by_residual_gram(self, index: int, by_gram: Array) -> None:
         """Add to ``by_residual_gram`` a derivative of the objective S by the Gram of a projection.
 
-        Nothing is added if the projection is to the space of all attributes of the part, because
-        its Gram then does not depend on the centers.
+        Nothing is added if the projection is to the space of all attributes of the query family,
+        whose Gram does not depend on the centers.
         """
         projection = self.problem.projections[index]
         if len(projection.inside) < len(projection.roles):
@@ -550,7 +550,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     """Return the role of every attribute: the index of its equivalence class, from 0.
 
     Two attributes are equivalent if they have the same size and occur equally often, with the same
-    weights, at the same positions of the same parts of query groups.
+    weights, at the same positions of the same parts (product factors) of query groups.
     """
     occurrences = _attribute_occurrences(workload)
     firsts, row_class = unique_rows(occurrences)
@@ -569,8 +569,9 @@ def _attribute_occurrences(workload: Workload) -> Index:
     """Return one row (attribute, slot, weight) per attribute of every query group, shape (rows, 3).
 
     ``attribute`` is an index in the schema.  ``slot`` is the index of a combination of three
-    things: the part with the attribute, the position of the attribute in this part, and all parts
-    of the group.  ``weight`` is the index of the group's weight among the distinct weights.
+    things: the part (product factor) with the attribute, the position of the attribute in this
+    part, and all parts of the group.  ``weight`` is the index of the group's weight among the
+    distinct weights.
     """
     part_indices: dict[Any, int] = {}
     slot_indices: dict[Any, int] = {}
@@ -604,7 +605,7 @@ def too_slow(sizes: Sequence[int]) -> bool:
 
 
 def _has_matrix_free_form(part: Part) -> bool:
-    """Return whether a part has only interval queries or areas of levels on a wide attribute.
+    """Return whether a query family has only intervals or areas of levels on a wide attribute.
 
     The result is False for windows (intervals of one width), see `CenterProblem.window_roles`.
     """
@@ -843,11 +844,11 @@ class CenterProblem:
         Returns
         -------
         One tuple (positions, factors, monomial) per residual space to which the group adds
-        something.  ``positions`` are the positions in ``sorted_axes`` of the axes of the space.
-        The group adds the Kronecker product ``factors`` times a number.  This number is a product
-        of total squares (sums of squared coefficients on the total), one per part of the group
-        without an attribute of the space.  ``monomial`` has the indices of the projections of these
-        parts to the total.
+        something.  ``positions`` are the positions in ``sorted_axes`` of the axes of the space. The
+        group adds the Kronecker product ``factors`` times a number.  This number is a product of
+        total squares (sums of squared coefficients on the total), one per part (product factor) of
+        the group without an attribute of the space.  ``monomial`` has the indices of the
+        projections of these parts to the total.
         """
         position_of_axis = {axis: position for position, axis in enumerate(sorted_axes)}
         # One list per part (product factor), with one pair per subset of its attributes. A pair
@@ -951,7 +952,7 @@ class CenterProblem:
     def matrix_free_gram(
         self, projection: PartProjection
     ) -> IntervalGram | LevelGram | WindowGram | None:
-        """Return the Gram of a part's queries on cells as weights of intervals, areas or windows.
+        """Return the Gram of a query family on cells as weights of intervals, areas or windows.
 
         The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
         avoided if the part is on a wide attribute and all queries of the workload on this attribute
@@ -1063,8 +1064,8 @@ class CenterProblem:
     def optimal_center(self, role: Role, inside: int, c: float) -> Array:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the cell counts under the optimal strategy for the Gram
-        G + c 1 1^T on cells.  G is the Gram of the part whose projection to the residual space of
+        Sigma is the covariance of the cell counts under the optimal strategy for the Gram G + c 1
+        1^T on cells.  G is the Gram of the query family whose projection to the residual space of
         the attribute has the index ``inside``.  For interval queries solved without a matrix, c is
         raised if G + c 1 1^T would not be positive definite.  For windows, c is raised to 0.
         """

@@ -270,8 +270,8 @@ class PairKind:
     A : coefficients of the queries on the residual space of each attribute, shapes (queries,
         n_i - 1).
     a0 : coefficients of the queries on the total, shape (queries,).
-    is_swap_invariant : whether the Gram does not change when the two attributes are swapped; Y_j
-        then follows from Y_i.
+    is_swap_invariant : whether the Gram does not change when the two attributes are swapped; in
+        this case Y_j follows from Y_i.
     count : number of pairs in the class.
     """
 
@@ -710,7 +710,7 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Search for centers and complements with a small error S.
+    """Search for centers and complements (splits of pairs) with a small error S.
 
     S is the RMSE for strategies that are not quite optimal.  So the caller compares the error of
     the plan with that of uniform centers.
@@ -813,9 +813,10 @@ def split_of(
 ) -> tuple[dict[str, Array], dict[Space, Complement]]:
     """Return the centers and the complements for a vector ``x`` of parameters, shape (length,).
 
-    The parameters are zeta = N^T pi for the center pi of every class of attributes, and
-    (Y_a, Y_b, y_0) for the complement (D_a, D_b, D_0) of every class of pairs (a, b).  For uniform
-    centers D = V Y with the orthonormal basis V of the pair; see the module's docstring.
+    The parameters are zeta = N^T pi for the center pi of every class of attributes, and (Y_a, Y_b,
+    y_0) for the complement (D_a, D_b, D_0) of every class of pairs (a, b), which splits the queries
+    on a pair.  For uniform centers D = V Y with the orthonormal basis V of the pair; see the
+    module's docstring.
 
     Returns
     -------

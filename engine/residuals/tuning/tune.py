@@ -442,7 +442,7 @@ WINDOW_STEPS = 2
 
 
 class SplitMemory:
-    """Returns tuned centers and complements of one workload, from a cache or from a new search.
+    """Returns tuned centers and complements (splits of pairs), from a cache or a new search.
 
     Parameters
     ----------
@@ -477,7 +477,7 @@ class SplitMemory:
         )
 
     def centers(self, watch: Listener) -> Split:
-        """Return the split with tuned centers and no complements."""
+        """Return the split with tuned centers; products of centers split the queries on pairs."""
         # Uniform centers are optimal for cyclic workloads.  These workloads are not looked up in
         # the cache, because the hash of up to 100,000 groups would take longer than planning.
         if cyclic(self.workload):

@@ -192,7 +192,7 @@ def _check_union(
     spaces: Collection[Space],
     memory_limit: float,
 ) -> None:
-    """Raise ``ValueError`` if a union does not fit the schema or exceeds a limit.
+    """Raise ``ValueError`` if a union (jointly measured spaces) does not fit the schema or a limit.
 
     ``spaces`` are the residual spaces and unions that are measured separately.
     """
@@ -612,7 +612,7 @@ def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]
 
 
 def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the expected time of the search for a union's strategy, in seconds on one core."""
+    """Return the expected time of the search for a joint strategy (union), in core seconds."""
     is_full_rank = union_rank(workload, attributes, spaces) == workload.schema.cells(attributes)
     steps = FULL_RANK_STEPS if is_full_rank else LOW_RANK_STEPS
     return (
