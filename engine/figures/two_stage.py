@@ -100,6 +100,7 @@ def shares_picture(
         "marker": {"color": GREY},
         "text": [look_text] * len(names),
         "textposition": "inside",
+        "textangle": 0,
         "insidetextanchor": "middle",
         "hovertemplate": "%{y}: first measurement, %{text} (%{x:,.4~r} pcost)<extra></extra>",
     }
@@ -117,6 +118,8 @@ def shares_picture(
         "barmode": "stack",
         "height": 130 + 40 * len(names),
         "legend": LEGEND,
+        # a text that is too wide for its bar, as on a phone, is not drawn
+        "uniformtext": {"minsize": 9, "mode": "hide"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "xaxis": {
             "title": {"text": "privacy cost"},

@@ -89,8 +89,9 @@ def test_schema_with_open_settings_is_low(visit: Visit) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["height"] <= max_height
 
 
-def test_last_name_of_compared_mechanisms_is_visible(visit: Visit) -> None:
-    open_at(visit, "compare", WIDTH)
+@pytest.mark.parametrize("width", [WIDTH, NARROW])
+def test_last_name_of_compared_mechanisms_is_visible(visit: Visit, width: int) -> None:
+    open_at(visit, "compare", width)
     field = visit.page.get_by_test_id("stMultiSelect").first
     # HDMM is the last name in the field
     box, last = field.bounding_box(), field.get_by_text("HDMM", exact=True).bounding_box()

@@ -146,6 +146,9 @@ def test_shares_picture_matches_budget_shares():
     )
     expected = {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}
     assert set(spaces["attributes"]) == expected
+    # texts are horizontal; those that are too wide for their bar are hidden
+    assert picture.figure.data[0].textangle == 0
+    assert picture.figure.layout.uniformtext.mode == "hide"
 
 
 def test_spend_table_prints_exact_sums():

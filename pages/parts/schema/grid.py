@@ -399,12 +399,12 @@ def _columns(*, with_levels: bool) -> dict[str, Any]:
         "type": choice(
             "type",
             options=list(ROW_TYPES),
-            width=95,
+            width=110,
             help="Blank: by the form of the values. Bins, dates and ordered codes allow ranges.",
         ),
         "values": text(
             "possible values",
-            width=170 if with_levels else 290,
+            width=155 if with_levels else 275,
             help=(
                 "Labels: F | M. Bins: their edges, 0, 18, 65, 120, or first edge:last edge:step,"
                 " 0:100:5. Dates: 2024-01:2024-12:month or 2024-01-01:2024-12-31:day. Codes: how"

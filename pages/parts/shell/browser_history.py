@@ -61,7 +61,7 @@ SCRIPT = """<script>
 # transparent, and clicks between its buttons reach the page below. The selector #root gives these
 # rules precedence over those of Streamlit. The tint of a chosen pill is removed, because its text
 # has too little contrast on the tint in the dark theme. The list of file formats is wrapped,
-# because Streamlit would cut it.
+# because Streamlit would cut it, and on a phone so are the choices of a list.
 STYLE = b"""<style>
 #root [data-testid=stMainBlockContainer] {padding: 1rem 2.5rem 3rem}
 #root [data-testid=stMainBlockContainer] h1 {font-size: 1.5rem; padding: 0}
@@ -80,6 +80,7 @@ STYLE = b"""<style>
 @media (max-width: 767px) {
   #root [data-testid=stMainBlockContainer] {padding: 3.25rem 1rem 3rem}
   #root .st-key-start_example {display: none}
+  #root [data-testid=stMultiSelect] [role=group] {max-height: none}
 }
 #root:has(.st-key-for_a_class) :is([data-testid=stSidebar], [data-testid=stHeader],
   [data-testid=stExpandSidebarButton]) {display: none}
