@@ -103,8 +103,8 @@ def losses(first: Plan, second: Plan) -> Losses:
     """Compare the standard errors of two plans for the same workload, query by query.
 
     If the workload has more than four million queries, only some queries of each large group are
-    evaluated: a sample, and products of the first and last queries of its query families.  The
-    worst ratio is then a lower bound.
+    evaluated: a sample, and products of the first and last queries of its query families.  In this
+    case the worst ratio is a lower bound.
 
     Raises
     ------

@@ -770,8 +770,8 @@ def single_intervals(
     """Return the Gram of `normalized_gram` without a matrix, as weights of interval queries.
 
     The result is None if the attributes of this class have fewer than `MIN_LINEAR_CELLS` cells,
-    occur in a part on several attributes, or have other queries than marginals, prefixes, suffixes
-    and ranges.
+    occur in a query family on several attributes, or have other queries than marginals, prefixes,
+    suffixes and ranges.
     """
     keys = reduced_workload.single_parts.get(attribute_class, [])
     is_joint = any(attribute_class in classes for classes in reduced_workload.joint_parts.values())

@@ -427,11 +427,11 @@ class _UniformFactors:
         }
 
     def factors_of(self, key: Key) -> tuple[float, float] | None:
-        """Return the factors (mean, deviation) of a part on one attribute of n cells.
+        """Return the factors (mean, deviation) of a family on one attribute of n cells.
 
         ``mean`` is the eigenvalue of Gram / n for the constant vector, and ``deviation`` the sum of
         the square roots of all other eigenvalues.  The result is None if the Gram is not circulant,
-        because uniform weights may then not be optimal.
+        because uniform weights may not be optimal for such a Gram.
         """
         if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
@@ -718,7 +718,7 @@ class State:
         return self.frames[attribute_class, k]
 
     def joint(self, key: Key, bases: tuple[tuple[AttributeClass, int], ...]) -> Joint:
-        """Return the queries of a part on several attributes, in the bases of these attributes.
+        """Return the queries of a family on several attributes, in the bases of these attributes.
 
         ``bases`` has one pair per attribute: its equivalence class and its number of basis
         functions, the arguments of `frame`.

@@ -433,7 +433,7 @@ class StrategyLayout:
         return float(residual @ residual) * (1.0 - 1.0 / part.sizes[0])
 
     def _query_slice(self, name: str, part: Part) -> slice:
-        """Return the slice of the queries of a part among all queries on its attribute."""
+        """Return the slice of the queries of a family among all queries on its attribute."""
         start = 0
         for other in self.parts[name]:
             if other.key == part.key:
@@ -972,12 +972,14 @@ class _SearchState:
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
-        """Set ``tables``: one array, shape (spaces, queries), per class of groups and adapted part.
+        """Set ``tables``: one array, shape (spaces, queries), per class of groups and adapted
+        family.
 
-        If the space contains the attribute of the part, the entry of query q is its variance under
-        the adapted strategy on this attribute.  Otherwise it is (q . pi)^2.  The variance of a
-        product query in a space is the product of its entries for all parts, times the squared
-        noise of the space, times `ClassLayout.factors` for the space.
+        A query family is adapted if its strategy depends on the query weights.  If the space
+        contains the attribute of the family, the entry of query q is its variance under the adapted
+        strategy on this attribute.  Otherwise it is (q . pi)^2.  The variance of a product query in
+        a space is the product of its entries for all families, times the squared noise of the
+        space, times `ClassLayout.factors` for the space.
         """
         variances = [strategy.variances.astype(SEARCH_DTYPE) for strategy in self.strategies]
         self.tables: list[list[Array]] = []

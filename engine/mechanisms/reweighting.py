@@ -1122,8 +1122,8 @@ def _sums_of_tables(
 ) -> tuple[dict[int, Array], list[Array]]:
     """Return weighted sums of the entries of each table.
 
-    A query of a table combines one query of each of several parts.  The weight of an entry is the
-    product of the weights of these queries.
+    A query of a table combines one query of each of several parts (query families).  The weight of
+    an entry is the product of the weights of these queries.
 
     Parameters
     ----------

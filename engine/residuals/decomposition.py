@@ -921,9 +921,9 @@ def _joint_factors(
 
 
 def _total_square(part: Part, pi: Array, weights: Array | None) -> float:
-    """Return the weighted sum of the squares of q^T pi over the queries q of a part.
+    """Return the weighted sum of the squares of q^T pi over the queries q of a family.
 
-    The part is on one attribute with the center ``pi``.
+    The family is on one attribute with the center ``pi``.
     """
     if (wide_gram := wide_interval_gram(part, weights)) is not None:
         return total_square(wide_gram, pi)
@@ -943,7 +943,8 @@ def _total_square(part: Part, pi: Array, weights: Array | None) -> float:
 
 
 def _is_large(part: Part, weights: Array | None) -> bool:
-    """Return whether the Grams of a part, or its `_total_square`, take too long for a forecast."""
+    """Return whether the Grams of a family, or its `_total_square`, take too long for a
+    forecast."""
     if len(part.sizes) > 1:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
@@ -1570,7 +1571,7 @@ MAX_CHUNK_ENTRIES = 1 << 22
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows with the same Gram as the queries of a part, shape (rows, cells).
+    """Return rows with the same Gram as the queries of a family, shape (rows, cells).
 
     There are at most as many rows as cells and as queries.  ``weights`` holds one weight per query,
     shape (queries,); None if all are 1.

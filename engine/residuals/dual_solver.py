@@ -931,8 +931,8 @@ class FourierProblem(DualProblem):
 def _has_circle_center(L: Array) -> bool:
     """Return whether the lift L has the center (first cell + last cell) / 2.
 
-    Then the column of the last cell is the negative of that of the first cell.  With two cells the
-    result is False.
+    With this center, the column of the last cell is the negative of that of the first cell.  With
+    two cells the result is False.
     """
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 

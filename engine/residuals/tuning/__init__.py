@@ -1,3 +1,3 @@
-"""Tuned splits: centers, complements and unions."""
+"""Tuned splits of queries: centers, complements (of pairs) and unions (joint strategies)."""
 
 __all__ = []

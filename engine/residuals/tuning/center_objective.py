@@ -111,7 +111,8 @@ class Allowance:
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether ``needed`` bytes are within the memory limit; record "memory" if not."""
+        """Return whether ``needed`` bytes fit the limit; if not, record the exceeded limit
+        "memory"."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
@@ -736,9 +737,10 @@ class CenterProblem:
         ]
 
     def _reserve_part(self, part: Part, roles: tuple[Role, ...]) -> bool:
-        """Reserve memory and time for the searches on a part; return False if a limit forbids it.
+        """Reserve memory and time for searches on a query family; return False if a limit forbids
+        it.
 
-        ``roles`` are those of the part's attributes.
+        ``roles`` are those of the family's attributes.
         """
         n = part.cells
         if roles[0] in self.window_roles and (windows := wide_window_gram(part)) is not None:
@@ -920,8 +922,8 @@ class CenterProblem:
         The uniform center is optimal if all Grams on attributes of this role are invariant under a
         cyclic shift of the cells.  Three cases are decided without a test of Grams.  The result is
         False if an attribute of the role has only windows of one width.  Otherwise it is True if a
-        wide attribute of the role has areas of levels.  Otherwise it is False if a part is on
-        several attributes, or has prefixes, suffixes or ranges on a wide attribute.
+        wide attribute of the role has areas of levels.  Otherwise it is False if a query family is
+        on several attributes, or has prefixes, suffixes or ranges on a wide attribute.
         """
         if role in self.window_roles:
             return False

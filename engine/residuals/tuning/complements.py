@@ -147,7 +147,7 @@ PairGroups = list[tuple[Group, bool]]
 
 
 def can_tune(workload: Workload) -> bool:
-    """Return whether complements of this workload can be tuned.
+    """Return whether complements (splits of pairs) of this workload can be tuned.
 
     Conditions on all groups: at most two attributes, and one weight for all queries of a group.
     Conditions on the groups of positive weight on two attributes: at least two cells per attribute,
@@ -247,7 +247,7 @@ def _row_counts(groups: PairGroups) -> list[int]:
 def has_product_only_pair(workload: Workload) -> bool:
     """Return whether there is a pair of attributes on which all groups are products.
 
-    If there is one, tuned centers may be more accurate than complements.
+    If there is one, tuned centers may be more accurate than complements (tuned splits of pairs).
     """
     pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:

@@ -387,7 +387,7 @@ def _has_similar_weights(workload: Workload) -> bool:
 def _multiplications_inside(
     workload: Workload, spaces: Collection[Space], attributes: Space, memory_limit: float
 ) -> float:
-    """Return `step_multiplications` of the union of all residual spaces inside ``attributes``.
+    """Return `step_multiplications` of one strategy for all residual spaces inside ``attributes``.
 
     The result is infinite if the table, the query rows or the memory exceed a limit.
     """
@@ -408,7 +408,7 @@ def _multiplications_inside(
 
 
 def _clusters(workload: Workload, spaces: Collection[Space], memory_limit: float) -> list[Space]:
-    """Return merged attribute sets (clusters), each of which can get a union.
+    """Return merged attribute sets (clusters), each of which can get a joint strategy (union).
 
     Overlapping sets are merged greedily, large sets first.  A search step for the unions on all
     clusters together needs at most `MAX_STEP_MULTIPLICATIONS` multiplications.
@@ -460,8 +460,9 @@ def _variance_entries(
     ----------
     group : the queries; with weight 0 they have no entries.
     min_row_length : number of entries that are counted for a shorter row.
-    closed_form : whether variances of product groups are computed from the query rows of parts.
-    parts : parts of the group whose queries are counted; None for all parts.
+    closed_form : whether variances of product groups are computed from the query rows of their
+        families.
+    parts : query families of the group that are counted; None for all families.
     """
     parts = group.parts if parts is None else parts
     cells, counts = math.prod(part.cells for part in parts), [part.count for part in parts]
@@ -479,10 +480,10 @@ def _variance_entries(
 def _has_closed_form_variances(
     workload: Workload, attributes: Space, spaces: Collection[Space]
 ) -> bool:
-    """Return whether variances of product groups are computed from the query rows of their parts.
+    """Return whether variances of product groups are computed from the rows of their families.
 
-    This is possible if the union has the attributes of all groups with positive weight, and if it
-    measures all residual coordinates of its spaces.
+    This is possible if the union (jointly measured spaces) has the attributes of all groups with
+    positive weight, and if it measures all residual coordinates of its spaces.
     """
     has_all_names = all(
         set(g.attributes) <= set(attributes) for g in workload.groups if g.weight > 0.0
@@ -525,7 +526,7 @@ def _assign_spaces(
 def step_multiplications(
     workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float
 ) -> float:
-    """Return the number of multiplications per step of the search for a union's strategy.
+    """Return the number of multiplications per step of the search for a joint strategy (union).
 
     The result is infinite if the union has too many cells, if one of its groups has too many
     entries of query rows, or if the search needs too much memory.
