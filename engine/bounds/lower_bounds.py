@@ -415,7 +415,8 @@ def _norms(
     coefficient times the product of the squared norms.  There is one pair per Kronecker product in
     the Gram, or a single pair if the Gram is formed as one matrix.  A sum of Kronecker products is
     formed as one matrix if ``as_matrix``, or if one strategy measures several residual spaces or
-    uses complements.  ``shared`` maps factors with their centers to norms; new norms are added.
+    uses complements (tuned splits of pairs).  ``shared`` maps factors with their centers to norms;
+    new norms are added.
     """
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -1047,7 +1048,7 @@ def domain_gram(workload: Workload) -> Array:
 
 
 def _group_gram(group: Group) -> Array:
-    """Return the Gram of a group on its own table, with the axes in the order of its parts."""
+    """Return the Gram of a group on its own table, with the axes in the order of its families."""
     if group.query_weights is None:
         gram = np.ones((1, 1))
         for part in group.parts:

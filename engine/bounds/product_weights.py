@@ -247,16 +247,16 @@ class ReducedWorkload:
 
 
 class _Queries:
-    """Groups of a workload as weighted products of parts, and the query rows of each distinct part.
+    """Groups of a workload as weighted products of query families, and the rows of each family.
 
     Attributes
     ----------
     groups : pairs of a weight and a product.
-    parts : key -> part.
-    rows : key -> query rows; parts in ``identity_sizes`` are left out.
+    parts : key -> query family.
+    rows : key -> query rows; families in ``identity_sizes`` are left out.
     identity_sizes : key of a marginal on a wide attribute -> number of its cells.  The query rows
         of these marginals are a large identity matrix, which is formed only for free attributes.
-    intervals : key -> Gram of intervals, for parts that have one.
+    intervals : key -> Gram of intervals, for families that have one.
     """
 
     def __init__(self) -> None:
@@ -808,11 +808,11 @@ class DenseNormBound:
             self.counted_layouts.append((count, layouts))
 
     def _terms_by_set(self, subproblem: Subproblem) -> dict[Space, TermsByKeys]:
-        """Map every set T of attributes to the products of queries that have a part on each of T.
+        """Map every set T of attributes to the products of queries that have a factor on each of T.
 
         On each attribute of T the queries are replaced by the scalar t, their nuclear norm outside
         the basis.  The products of one set T are grouped by the keys of their families on T.  Every
-        product is listed without its parts on T.
+        product is listed without its factors on T.
         """
         terms_by_set: dict[Space, TermsByKeys] = {}
         for product, weight in subproblem.terms.items():

@@ -16,7 +16,7 @@ antisymmetric products of two functions of U).  With P = d(d-1)/2 the sectors of
     two rows       d(d-3)/2      S          symmetric: 1
     antisymmetric  (d-1)(d-2)/2  L          antisymmetric: 1
 
-The complement of K on an attribute is represented by a scalar t, as in
+The orthogonal complement of K on an attribute is represented by a scalar t, as in
 `engine.bounds.product_weights`.  For each of the C(d, m) choices of m attributes with this scalar,
 the queries on the other d - m attributes are again symmetric, with the sectors for d - m.
 
@@ -39,8 +39,8 @@ over the square root of C(N, k) C(N, l).  The matrices have at most j + 1 rows f
 attributes.  Source: our own; the sectors are those of Schur-Weyl duality for two states.
 
 **Weights that are not products** (`CompositionBound`).  By symmetry the optimal weights of the
-cells are invariant under permutations of the attributes.  The weight of a cell then depends only
-on its *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
+cells are invariant under permutations of the attributes.  So the weight of a cell depends only on
+its *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
 compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c),
 which have the sectors of `SymmetricPairs`.  With orthonormal functions phi_u of the values and a
 unit vector w over the attributes, orthogonal to the constant, the columns of the sectors represent
@@ -508,7 +508,7 @@ def _joint_rows(
 ) -> RowBlock | None:
     """Return the symmetric (sign 1) or antisymmetric (sign -1) component of a family on a pair.
 
-    The family combines both attributes in one part.  The result is None if the component is 0.
+    The family is on both attributes jointly.  The result is None if the component is 0.
     """
     joint = state.joint(keys[0], ((attribute_class, k), (attribute_class, k)))
     columns = PairColumns(k, sign)

@@ -175,8 +175,7 @@ class LaplaceQueries(GaussianQueries):
 
 @lru_cache(maxsize=64)
 def _normalized_rows(part: Part, law: str) -> tuple[Strategy, float]:
-    """Return the query rows of a family, scaled to sensitivity 1, and the sensitivity before
-    scaling.
+    """Return the query rows of a family at sensitivity 1, and the sensitivity before scaling.
 
     The sensitivity is the largest column norm: L1 for the law "laplace", otherwise L2.
     """

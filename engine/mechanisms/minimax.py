@@ -35,9 +35,10 @@ Lower bound
 -----------
 For any query weights, the smallest weighted sum of variances, divided by the dual norm of the
 weights, is a lower bound on the largest variance of every plan.  The bound uses other query weights
-than the plan: products of the entries of one vector per part.  The Gram matrix of a space is then a
-sum of Kronecker products.  A sum of lower bounds, one per Kronecker product, bounds the error on
-the space.  The same code computes plan and bound after a search and from a plan file.
+than the plan: products of the entries of one vector per query family.  With such weights, the Gram
+matrix of a space is a sum of Kronecker products.  A sum of lower bounds, one per Kronecker product,
+bounds the error on the space.  The same code computes plan and bound after a search and from a plan
+file.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
 
 
 def is_symmetric_part(part: Part, pi: Array | None) -> bool:
-    """Return whether all queries and all cells of a part on one attribute are equivalent.
+    """Return whether all queries and all cells of a family on one attribute are equivalent.
 
     ``pi`` is the center of the attribute, shape (n,), or None for the uniform center.  The result
     is False if ``pi`` is given, or if there are more queries than cells.
@@ -244,7 +245,7 @@ class SortedWorkload:
 
 
 def _reorder(group: Group, order: tuple[int, ...]) -> Group:
-    """Return a group with its parts, each on one attribute, in the given order."""
+    """Return a group with its query families, each on one attribute, in the given order."""
     names = tuple(group.attributes[group.parts[p].axes[0]] for p in order)
     parts = tuple(replace(group.parts[p], axes=(axis,)) for axis, p in enumerate(order))
     return replace(group, attributes=names, parts=parts)
@@ -264,7 +265,8 @@ class ClassLayout:
     target : target variance of the queries, in counts^2.
     multiplicity : number of queries that are equivalent to a query of a group.  Equivalent queries
         differ only on attributes without an adapted strategy.
-    adapted_parts : indices of the parts of a group whose attributes have an adapted strategy.
+    adapted_parts : indices of the parts (query families) of a group whose attributes have an
+        adapted strategy.
     space_classes : index of the equivalence class of every residual space.
     factors : factor of the variance of a query from all attributes without an adapted strategy,
         shape (spaces,).
@@ -337,7 +339,7 @@ class StrategyLayout:
         ]
 
     def _is_symmetric(self, part: Part, name: str) -> bool:
-        """Return the cached result of `is_symmetric_part` for a part on an attribute."""
+        """Return the cached result of `is_symmetric_part` for a query family on an attribute."""
         key = (part.key, digest(self.split.centers.get(name)))
         if key not in self._symmetric:
             self._symmetric[key] = is_symmetric_part(part, self.split.centers.get(name))
@@ -423,7 +425,7 @@ class StrategyLayout:
 
     @staticmethod
     def _fixed_variance(part: Part) -> float:
-        """Return the variance at privacy cost 1 of each query of a symmetric part with n cells.
+        """Return the variance at privacy cost 1 of each query of a symmetric family on n cells.
 
         The optimal strategy measures all cells.  Its projection to the residual space of the
         uniform center has columns of the squared norm 1 - 1/n.
@@ -972,8 +974,7 @@ class _SearchState:
         self.tabulate_variances()
 
     def tabulate_variances(self) -> None:
-        """Set ``tables``: one array, shape (spaces, queries), per class of groups and adapted
-        family.
+        """Set ``tables``: an array, shape (spaces, queries), per class of groups and adapted family.
 
         A query family is adapted if its strategy depends on the query weights.  If the space
         contains the attribute of the family, the entry of query q is its variance under the adapted

@@ -420,7 +420,8 @@ class QuerySmasher(ResidualMechanism):
 
         The result is True in two cases:
 
-        - no union has all residual spaces.  Only a strategy for all residual spaces could make the
+        - no union (joint strategy) has all residual spaces.  Only a strategy for all residual
+          spaces could make the
           product strategy unnecessary;
         - the search for the strategies of the unions is expected to take at least ten times as long
           as the search for the product strategy.

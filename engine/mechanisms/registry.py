@@ -156,8 +156,8 @@ def _check_numbers(
 ) -> None:
     """Raise `PlanError` if numbers of a plan file are outside their limits.
 
-    Each vector of ``duals`` must be a probability distribution. All centers, complements and
-    matrices must have absolute values below 1e6.
+    Each vector of ``duals`` must be a probability distribution. All centers, complements (splits of
+    pairs) and matrices must have absolute values below 1e6.
     """
     if not all(
         len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals

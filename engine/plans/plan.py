@@ -86,8 +86,8 @@ class Plan(FrozenValue):
     duals : final dual weights of each strategy search.
     endings : termination message of each strategy search.
     memory_limit : memory limit in bytes, which chose between dense and alternating searches.
-    split : decomposition of queries into residual spaces: centers, complements and jointly
-        measured spaces.
+    split : decomposition of queries into residual spaces: centers, complements (splits of pairs)
+        and jointly measured spaces.
     matrices : strategy matrices and budget shares that cannot be computed from ``duals``.
     max_records : public upper bound on the number of records; the privacy cost includes rounding
         errors for at most this number.

@@ -854,7 +854,7 @@ def variances_by_class(
     Two groups are equivalent if they have equal query families, equal centers, and blocks of equal
     classes on all sets of their attributes.  The names of the attributes can differ.  Classes are
     formed only if ``blocks`` are `LazyBlocks`, and if there are no jointly measured spaces,
-    complements or public tables.  Otherwise, each group is computed separately.
+    complements of pairs or public tables.  Otherwise, each group is computed separately.
 
     Parameters
     ----------

@@ -104,8 +104,8 @@ class Split:
     ----------
     centers : mapping from an attribute to its center, a vector with sum 1.  Attributes without an
         entry have the uniform center.
-    complements : mapping from a pair of attributes, in schema order, to its tuned complement.
-        Pairs without an entry are split by the product of their centers.
+    complements : mapping from a pair of attributes, in schema order, to its complement (tuned
+        split). Pairs without an entry are split by the product of their centers.
     unions : mapping from the attributes of a table to the residual spaces that one strategy on this
         table measures jointly.
     stopped : names of the limits ("memory", "time", "work") that ended or prevented the search for
@@ -568,7 +568,7 @@ class SplitLift(Lift):
     sizes : domain sizes of the table's attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform one.
     spaces : the positions of the attributes of every space.
-    complements : mapping from the positions of a pair's attributes to its tuned complement.
+    complements : mapping from the positions of a pair's attributes to its complement (tuned split).
 
     >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
     (4, 6)

@@ -168,7 +168,7 @@ class SolveCache:
         return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Store the parameters of tuned centers or complements in memory, and in a file if possible."""
+        """Store the parameters of a tuned split in memory, and in a file if possible."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 

@@ -801,7 +801,7 @@ class Registry:
         return _total_square(part, center(part.sizes[0], centers[0]), weights)
 
     def _gram_on_attribute(self, part: Part, weights: Array | None) -> tuple[int, float]:
-        """Return the residual Gram of a part on one attribute, as an index and a scale.
+        """Return the residual Gram of a family on one attribute, as an index and a scale.
 
         The Gram is scale times the stored Gram with this index.
         """
@@ -885,8 +885,9 @@ def _joint_factors(
 ) -> tuple[list[Factor], float]:
     """Return the Grams of a part on residual spaces, and the trace of its Gram on the cells.
 
-    The part is on several attributes.  There is one Gram per set of axes in ``sets``.  The trace is
-    the weighted sum of the squared coefficients of all queries on the cells.
+    The family is on several attributes; ``inside`` lists some of them.  There is one Gram per set
+    of axes in ``sets``.  The trace is the weighted sum of the squared coefficients of all queries
+    on the cells.
     """
     sizes_of_sets = [tuple(part.sizes[i] for i in axes) for axes in sets]
     dimensions = [math.prod(n - 1 for n in sizes) for sizes in sizes_of_sets]
@@ -943,8 +944,7 @@ def _total_square(part: Part, pi: Array, weights: Array | None) -> float:
 
 
 def _is_large(part: Part, weights: Array | None) -> bool:
-    """Return whether the Grams of a family, or its `_total_square`, take too long for a
-    forecast."""
+    """Return whether a family's Grams, or its `_total_square`, take too long for a forecast."""
     if len(part.sizes) > 1:
         return part.count * part.cells * max(part.sizes) > MAX_FORECAST_PRODUCTS
     (n,) = part.sizes
@@ -1240,11 +1240,11 @@ def _group_terms(
 def _terms_of_single_axes(
     choices: Sequence[Sequence[tuple[Axes, tuple[int, float] | float]]], initial: float
 ) -> list[tuple[Axes, float, Factors]]:
-    """Return the result of `_group_terms` for parts on one attribute each.
+    """Return the result of `_group_terms` for query families on one attribute each.
 
     Parameters
     ----------
-    choices : for every part a list of pairs (ranks of the chosen attributes, residual Gram as
+    choices : for every family a list of pairs (ranks of the chosen attributes, residual Gram as
         (index, scale) or total square), as in `_group_terms`.
     initial : factor of every coefficient.
     """

@@ -155,8 +155,8 @@ class IntervalSpace:
     ----------
     gram : weights of the marginal, prefix, suffix and range queries.
     center : center of the residual space, sum 1, shape (n,); None for uniform.
-    whole : True if the whole attribute is measured, including the total; ``center`` is then None.
-        False if only the residual space is measured: the table without its total.
+    whole : True if the whole attribute is measured, including the total; in this case ``center`` is
+        None. False if only the residual space is measured: the table without its total.
     """
 
     gram: IntervalGram

@@ -186,7 +186,8 @@ def full_rank_cost(
     joint : the summands of the Gram that consist of one factor on all attributes.
     gap : required relative RMSE gap.
     dimension : None for one residual space on all attributes.  If one strategy measures several
-        residual spaces, their number of residual coordinates; no symmetries are then assumed.
+        residual spaces, their number of residual coordinates; in this case no symmetries are
+        assumed.
     centers : center of every attribute, shape (n_i,), None for uniform.  If ``joint`` is empty, an
         attribute with a tuned center is assumed to have no symmetry; otherwise centers are ignored.
     """

@@ -111,8 +111,7 @@ class Allowance:
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether ``needed`` bytes fit the limit; if not, record the exceeded limit
-        "memory"."""
+        """Return whether ``needed`` bytes fit the limit; if not, record the limit "memory"."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
@@ -129,7 +128,8 @@ class Allowance:
         return True
 
     def has_time(self, seconds: float) -> bool:
-        """Return whether ``seconds`` remain before the deadline; record "time" if not."""
+        """Return whether ``seconds`` remain before the deadline; if not, record the limit
+        "time"."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
@@ -209,9 +209,9 @@ class Evaluation:
         return self.total_squares[index]
 
     def _contracted(self, projection: PartProjection, keep: Axes) -> Array:
-        """Return the query rows of a part, multiplied by the centers of some of its attributes.
+        """Return the query rows of a family, multiplied by the centers of some of its attributes.
 
-        ``keep`` holds the positions, within the part, of the attributes whose centers are not
+        ``keep`` holds the positions, within the family, of the attributes whose centers are not
         applied.  The result has shape (rows, *sizes of these attributes).
         """
         vectors = [
@@ -737,8 +737,7 @@ class CenterProblem:
         ]
 
     def _reserve_part(self, part: Part, roles: tuple[Role, ...]) -> bool:
-        """Reserve memory and time for searches on a query family; return False if a limit forbids
-        it.
+        """Reserve memory and time for a query family; return False if a limit forbids it.
 
         ``roles`` are those of the family's attributes.
         """
@@ -1029,7 +1028,8 @@ class CenterProblem:
         return solution
 
     def rows(self, part: Part) -> Array:
-        """Return rows with the same Gram as a part on several attributes, shape (rows, *sizes)."""
+        """Return rows with the same Gram as a family on several attributes, shape (rows,
+        *sizes)."""
         if part.key not in self._rows:
             self._rows[part.key] = part_rows(part).reshape(-1, *part.sizes)
         return self._rows[part.key]

@@ -182,7 +182,7 @@ def cyclic(workload: Workload) -> bool:
 
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
-    """Return whether the search for complements is expected to fit into the limits."""
+    """Return whether the search for complements (of pairs) is expected to fit into the limits."""
     # memory that is in use during the whole search and additional memory of one step, in bytes;
     # time of one evaluation of the objective S, in seconds
     retained, peak, seconds = 0, 0, 0.0
@@ -223,7 +223,7 @@ def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
 
 
 def complement_seconds(workload: Workload) -> float:
-    """Return the expected time of the search for complements, in seconds on one idle core."""
+    """Return the expected time of the search for complements (of pairs), in core seconds."""
     seconds = 0.0
     for sizes, groups in _class_representatives(workload):
         rank = min(sum(_row_counts(groups)), math.prod(n - 1 for n in sizes))
@@ -380,7 +380,7 @@ class SingleKind:
 
 
 class ComplementProblem:
-    """Objective S as a function of strategies, complements and centers, with its gradient.
+    """Objective S as a function of strategies, complements (of pairs) and centers, with gradient.
 
     Complements are given by Y and y_0 of every class of pairs, centers by zeta of every class of
     attributes, and strategies by parameters E: a strategy is (I + E) times its initial value.  If

@@ -502,7 +502,8 @@ class SplitMemory:
         return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return the split with tuned complements, see `engine.residuals.tuning.complements`."""
+        """Return the split with tuned complements of pairs; see
+        `engine.residuals.tuning.complements`."""
         cached_values, is_final = self._recall(length=None, kind="complements")
         if is_final and cached_values is not None:
             if not cached_values.any():
@@ -564,7 +565,7 @@ def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]
 def split_seconds(
     workload: Workload, subs: Sequence[Subworkload], factors: Sequence[Factor], allowance: Allowance
 ) -> float:
-    """Return the expected time of tuning centers and complements, in seconds on one idle core.
+    """Return the expected time of tuning a split, in seconds on one idle core.
 
     ``subs`` and ``factors`` are those of the decomposition with uniform centers.
     """

@@ -104,7 +104,7 @@ MAX_WEIGHT_RATIO = 1e9
 def unite(
     decomposition: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf
 ) -> Decomposition:
-    """Replace the residual spaces of every union of the split by one subworkload.
+    """Replace the jointly measured spaces of every union of the split by one subworkload.
 
     The new subworkload is on the table of all attributes of the union.  Its Gram includes the
     products of a query's components in different residual spaces.
