@@ -199,7 +199,10 @@ def budget_for_error(
     share, limits = _checked_share(share), _checked_errors(plan.workload, targets, "targets")
 
     def ratio(candidate: Plan) -> float:
-        """Return the quantile at ``share`` of error divided by target, over all queries."""
+        """Return the quantile at ``share`` of error divided by target, over all queries.
+
+        If the quantile is infinite, PlanError is raised.
+        """
         # One target for all groups divides the quantile instead of every error, because the
         # distribution of the errors of ``plan`` is cached.
         if isinstance(limits, float):

@@ -214,7 +214,7 @@ def budget_for_quality(
     def ratio(candidate: Plan) -> float:
         """Return a quantile of the coefficients of variation, divided by the publishable limit.
 
-        The quantile is at ``share``, over all answers.
+        The quantile is at ``share``, over all answers. If it is infinite, PlanError is raised.
         """
         variations = _variations(candidate, scale.records)
         values = np.concatenate(variations)

@@ -337,7 +337,8 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
 def records_of(args: argparse.Namespace) -> Any:
     """Return the records that the options of `add_records_options` name.
 
-    The result is a path or an object that `measure` accepts as its argument ``data``.
+    The result is a path or an object that `measure` accepts as its argument ``data``. DataError is
+    raised for options that exclude each other.
     """
     is_text = args.delimiter is not None or args.encoding is not None
     if args.sheet is not None:

@@ -633,7 +633,10 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
 
 
 def _apply_row(state: Balance, row: Row) -> str:
-    """Update the balance by one row; return how the row violates a budget rule, or ""."""
+    """Update the balance by one row; return how the row violates a budget rule, or "".
+
+    A row that violates a rule does not change the balance, except that an overspend is subtracted.
+    """
     if row.kind == "dataset":
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:

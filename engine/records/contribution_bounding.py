@@ -124,6 +124,8 @@ def _decoded(values: pa.Array) -> pa.Array:
 def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     """Convert identifiers from Python values to an Arrow array of texts or of integers.
 
+    If all values are missing, the array has Arrow's type null.
+
     Parameters
     ----------
     column : name of the column in messages.

@@ -1207,6 +1207,7 @@ def _next_batch_size(batch_size: int, n_reports: int) -> int:
     """
     if n_reports > MAX_REPORTS_PER_QUERY:
         return max(1, batch_size // 2)
+    # a query that counts twice as many tables makes about twice as many reports
     if 2 * n_reports < MAX_REPORTS_PER_QUERY:
         return min(MAX_TABLES_PER_QUERY, 2 * batch_size)
     return batch_size

@@ -697,7 +697,7 @@ class ComplementProblem:
             for slot, s in enumerate(attribute_classes):
                 derivatives.append((("Y", p, slot), np.outer(by_y, values["zeta", s])))
                 derivatives.append((("zeta", s), 2.0 * count * on_attribute[p, slot].T @ on_total))
-        if square <= 0.0:
+        if square <= 0.0:  # the root has no derivative at 0
             return 0.0
         for name, derivative in derivatives:
             gradient[name] += 0.5 / math.sqrt(square) * derivative

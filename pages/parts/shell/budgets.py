@@ -62,6 +62,8 @@ def chosen_unit() -> str:
 def headline(budget: Budget, unit: str) -> str:
     """Return a budget as a short text in one unit; a pure budget as epsilon or success rate.
 
+    In the unit `PURE`, a budget for Gaussian noise has the text of its epsilon at its delta.
+
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget.pure(1.0), PCOST)
     ('ε 4.887', 'ε 1')
     >>> headline(Budget(pcost=1.0), RISK)
@@ -237,6 +239,7 @@ def numbers_of(budget: Budget, unit: str) -> list[float]:
             PCOST: budget.pcost,
             RHO: budget.rho,
             MU: budget.mu,
+            # a budget for Gaussian noise gets the pure epsilon with the same pcost, epsilon^2
             PURE: budget.pure_epsilon or budget.pcost**0.5,
         }[unit]
     ]
