@@ -399,9 +399,8 @@ def payment(status: DatasetStatus, budget: Budget) -> str:
         return f"{balance(status)}: enough for {releases:,} {more}{noun} of this plan."
     clause = remedy(status).replace("on the step Who pays", "below")
     return (
-        f"{balance(status)}. That is too little for this plan, which costs"
-        f" {budgets.amount(price, status.definition)}: {left_text(status)}."
-        f" {clause[0].upper()}{clause[1:]}."
+        f"{balance(status)}: {left_text(status)}, too little for this plan, which costs"
+        f" {budgets.amount(price, status.definition)}. {clause[0].upper()}{clause[1:]}."
     )
 
 

@@ -82,7 +82,7 @@ PACKAGE = ("Package with tables (zip)", "release_with_tables.zip")  # label and 
 FORMER = "These tables have the former options. To apply the chosen ones, create the tables again."
 BUSY = "Longer on a busy machine."
 ABOUT_TOTALS = (
-    "±: 95% interval. Removing negative counts, or rounding to integers, changes a sum slightly."
+    "Removing negative counts, or rounding to integers, changes a sum slightly."
     " Both sums differ by noise from the number of rows counted, which is private."
 )
 ADVICE = "For sums and tests, use the unbiased answers. Published tables use released numbers only."
@@ -103,7 +103,7 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
             icon="📋",
         )
         return
-    left, middle, right, place = st.columns([2, 2, 2, 3], vertical_alignment="bottom")
+    left, middle, right, place = st.columns([4, 4, 3, 4], vertical_alignment="bottom")
     record_count_form.limits(left, middle)
     integer = right.checkbox(
         "Integer counts",
@@ -386,8 +386,11 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
     st.caption(escape_markdown(picture.alt + (simulations if shown != UNBIASED else "")))
     left_out = [] if queries.sums else LEFT_OUT.get(shown, [])
     table = _with_reasons(picture.table.drop(columns=left_out))
+    # These columns say nothing if no number has a reason, or if all of each number was measured.
     if "reason" in table and not table["reason"].any():
         table = table.drop(columns="reason")
+    if "measured" in table and (table["measured"] == 1.0).all():
+        table = table.drop(columns="measured")
     mark, full_table = download_view.mark(measurement), queries.full_table(read)
     figure_view.table(
         _rounded_shares(table),
@@ -475,7 +478,7 @@ def _total_text(measurement: Measurement, total: float) -> str:
         return f"All tables sum to {text} records, the public number of records."
     return (
         f"All tables sum to {text} records, the unbiased answers to {unbiased.answer:,.1f} ±"
-        f" {format_number(unbiased.high - unbiased.answer)}."
+        f" {format_number(unbiased.high - unbiased.answer)} (95%)."
     )
 
 

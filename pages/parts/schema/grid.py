@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import streamlit as st
@@ -18,6 +19,7 @@ from engine.workload.schema_rows import (
     ROW_TYPES,
     attribute_of_row,
     attribute_row,
+    edges_text,
     is_incomplete,
 )
 from pages.parts.shell import history, page_layout
@@ -275,6 +277,8 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
         notes.append(
             f"Whole numbers only? Tick **integers** for {names}: “{after}” replaces “{before}”."
         )
+    last_bins = filter(None, map(_last_bin_text, schema.attributes))
+    notes += map(escape_markdown, [*last_bins][:1])
     if any(map(_drops_rows, schema.attributes)):
         notes.append(
             "Rows with other values are dropped, unless **others as**, **missing as** or **clip**"
@@ -287,6 +291,27 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
             f"Only one possible value: {names}. Enter all values, or delete the row: an attribute"
             " with one value splits no table."
         )
+
+
+def _last_bin_text(attribute: Attribute) -> str:
+    """Return a note that the last of equally wide bins has one integer more than the others.
+
+    The note is empty for all other attributes.
+
+    >>> _last_bin_text(Attribute.numeric("age", range(0, 101, 5), integer=True))
+    'age: the last bin, 95–100, also counts 100. If 100 cannot occur, write 0:95:5, 99.'
+    """
+    edges = attribute.edges
+    if not attribute.integer or edges is None or attribute.size < 2:
+        return ""
+    if len({upper - lower for lower, upper in pairwise(edges)}) > 1:
+        return ""
+    last = f"{edges[-1]:.0f}"
+    bin_text = integer_bins.cell_text(attribute, attribute.size - 1)
+    return (
+        f"{attribute.name}: the last bin, {bin_text}, also counts {last}. If {last} cannot occur,"
+        f" write {edges_text([*edges[:-1], edges[-1] - 1])}."
+    )
 
 
 def _names(schema: Schema, condition: Callable[[Attribute], bool]) -> str:
