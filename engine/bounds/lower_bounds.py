@@ -7,11 +7,11 @@ optimized at once, and the bound is exact up to the gap of that search.  Otherwi
 of weights of the attributes, or symmetric in them, and the norm is computed from small matrices
 only:
 
-    `reduce_workload`     eliminates attributes with uniform optimal weights in closed form
-    `Frame`               queries on one attribute, in a basis of a few functions of its cells; the
-                          complement of the basis adds one number (a pinching)
-    `DenseNormBound`      any workload: dense matrices on sets of attributes
-    `SymmetricPairs`      permutation-symmetric workloads of single attributes and pairs: block
+    `reduce_workload` eliminates attributes with uniform optimal weights in closed form `Frame`
+    queries on one attribute, in a basis of a few functions of its cells; the orthogonal complement
+    of the basis adds one number (a pinching) `DenseNormBound` any workload: dense matrices on sets
+    of attributes `SymmetricPairs` permutation-symmetric workloads of single attributes and pairs:
+    block
                           diagonalization by the symmetric group
     `SymmetricProducts`   permutation-symmetric products of any order, with two functions per
                           attribute
@@ -19,10 +19,10 @@ only:
     `root_trace`          nuclear norms, lowered by more than their rounding errors
 
 `maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact
-gradient.  A search uses few functions per attribute; its weights are then evaluated with as many
-functions as the time allows.  Omitting rows or blocks cannot raise a nuclear norm, so a bound stays
-valid without the matrices that are too large.  Every intermediate value of the search is a valid
-bound, so the search may end at any time.
+gradient.  A search uses few functions per attribute; at its end, the weights are evaluated with as
+many functions as the time allows.  Omitting rows or blocks cannot raise a nuclear norm, so a bound
+stays valid without the matrices that are too large.  Every intermediate value of the search is a
+valid bound, so the search may end at any time.
 
 Source: our own; the bound for one mu is the dual of the matrix mechanism.
 

@@ -268,9 +268,9 @@ class _Queries:
         self._keys: dict[Any, Key] = {}  # by content of the query rows
 
     def add(self, group: Group) -> None:
-        """Add a group, unless its weight is 0 or a part on several attributes is too large.
+        """Add a group, unless its weight is 0 or a family on several attributes is too large.
 
-        A part is too large if its query rows have more than `MAX_PART_ENTRIES` entries.
+        A family is too large if its query rows have more than `MAX_PART_ENTRIES` entries.
         """
         query_weights, weight = group.query_weights, group.weight
         # a group without parts has one query, so its query weight multiplies the group weight
@@ -291,7 +291,7 @@ class _Queries:
         self.groups.append((weight, tuple(sorted(named_parts))))
 
     def _key_of(self, part: Part, query_weights: Array | None) -> Key:
-        """Return the key of a part with these weights of queries; store a new part."""
+        """Return the key of a family with these weights of queries; store a new family."""
         weight_bytes = None if query_weights is None else query_weights.tobytes()
         key = self._keys.setdefault((part.key, weight_bytes), len(self._keys))
         if key not in self.parts:
@@ -645,7 +645,7 @@ class Frame:
 
 @dataclass(kw_only=True, eq=False)
 class Joint:
-    """Queries of one part on p attributes, in the product of the attributes' bases K.
+    """Queries of one family on p attributes, in the product of the attributes' bases K.
 
     Attributes
     ----------

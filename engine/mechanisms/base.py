@@ -64,9 +64,9 @@ class Limits:
 
     Attributes
     ----------
-    time_limit : computing time in seconds, without waits for other programs; None for no limit.
-        The plan with uniform centers is completed even if this takes longer than the limit; its
-        searches are then shortened, and centers are not tuned.  A strategy that is expected to
+    time_limit : computing time in seconds, without waits for other programs; None for no limit. The
+        plan with uniform centers is completed even if this takes longer than the limit; in this
+        case its searches are shortened, and centers are not tuned.  A strategy that is expected to
         exceed the limit even without search steps is refused before anything is computed.  If the
         limit ends the search for a lower bound early, the certificate has a smaller valid bound.
     memory_limit : memory in bytes.
@@ -197,7 +197,7 @@ class Mechanism(ABC):
         (sum of weight times variance^power)^(1/power).  See `engine.plans.objectives`.
     power : p of "lp", from 1 to 100.
     targets : target standard errors in counts, only for "max": one number for all groups, or one
-        per group.  The plan then minimises the largest ratio of standard error to target.
+        per group.  With targets, the plan minimises the largest ratio of standard error to target.
     max_records : public upper bound on the number of records.
     """
 

@@ -279,10 +279,10 @@ class GramBuilder:
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return parts whose Gram matrices have the Gram matrix of the group as Kronecker product.
+    """Return query families whose Grams have the Gram of the group as Kronecker product.
 
-    If queries have separate weights, the parts of the group do not have this property.  All parts
-    are then joined into one.
+    If queries have separate weights, the families of the group do not have this property.  In this
+    case all families are joined into one.
     """
     return (
         (joint_part(group),)
@@ -292,7 +292,7 @@ def _parts(group: Group) -> tuple[Part, ...]:
 
 
 def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
-    """Return the smallest sets of attributes such that every part of a group is in one set.
+    """Return the smallest sets of attributes that contain every query family of a group in one set.
 
     The sets and their attributes are in schema order.
     """

@@ -166,7 +166,7 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 
 class SortedWorkload:
-    """A workload in which the parts of every group are sorted.
+    """A workload in which the parts (query families) of every group are sorted.
 
     The sort keys are the query family, then the label, the center and the equivalence class of the
     part's attribute.  After sorting, groups that differ only in the order of their parts are
@@ -1072,10 +1072,11 @@ class _SearchState:
             self.weights.append(np.maximum(weights / total, rule.min_share * mean_weight))
 
     def emphasis(self, classes: Symmetry) -> Emphasis:
-        """Return query weights for the lower bound, as products of one vector per part of a group.
+        """Return query weights for the lower bound, as products of one vector per query family.
 
-        For an adapted part, the entry of a query is proportional to the sum of ``weights`` over all
-        product queries that contain this query.  For other parts all entries are 1.
+        For a family with an adapted strategy, the entry of a query is proportional to the sum of
+        ``weights`` over all product queries that contain this query.  For all other families, the
+        entries are 1.
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []

@@ -611,7 +611,7 @@ def _plans_with_unions(
     unions: Mapping[Space, tuple[Space, ...]],
     plans_of_split: Callable[[Split], list[CandidatePlan]],
 ) -> list[CandidatePlan]:
-    """Return a list with the plan that has all unions that lower the error.
+    """Return a list with the plan that has all unions (joint strategies) that lower the error.
 
     A union raises the error if its search stopped early; such a union is left out.  The list is
     empty if no union remains or if planning fails.

@@ -930,8 +930,9 @@ def table_entries(workload: Workload, decomposition: Decomposition) -> float:
     """Return the expected number of entries of the tables of variances in a step of the search.
 
     There is one entry per residual space of a group and per query of a table.  The queries of a
-    table combine the parts whose attributes are coupled by a strategy on several attributes, or all
-    parts if the group has one weight per query.  Equal groups are counted once.
+    table combine the query families whose attributes are coupled by a strategy on several
+    attributes, or all families if the group has one weight per query.  Equal groups are counted
+    once.
     """
     entries = 0.0
     for group_class in workload.group_classes:

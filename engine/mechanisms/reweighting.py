@@ -286,8 +286,8 @@ MAX_SEPARATE_WEIGHTS = 8_000_000
 def has_equal_weights(part: Part) -> bool:
     """Return whether the Gram matrix of queries on one attribute is a I + b 11^T.
 
-    For such a matrix all cells are equivalent by symmetry, and equal query weights are optimal.
-    The result is False for a part on several attributes.
+    For such a matrix all cells are equivalent by symmetry, and equal query weights are optimal. The
+    result is False for a family on several attributes.
     """
     if len(part.sizes) > 1:
         return False
@@ -486,7 +486,7 @@ class SeparateWeights:
         counts : number of residual spaces in every class of spaces, shape (space classes,).
         noises : squared noise of every class of spaces at privacy cost 1, shape (space classes,).
         emphasis : factored weights.  The factored weight of a query is a product of entries of
-            vectors, one entry per part of its group.
+            vectors, one entry per query family of its group.
 
         Returns
         -------

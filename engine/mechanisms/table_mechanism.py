@@ -186,8 +186,8 @@ class ExplicitMechanism(Mechanism):
         Parameters
         ----------
         law : "gaussian" or "laplace".
-        bases : `Design.matrices` of an earlier design, which is then rebuilt without a search.  If
-            ``bases`` is empty, a search is run.
+        bases : `Design.matrices` of an earlier design, which the function rebuilds without a
+            search.  If ``bases`` is empty, a search is run.
         """
 
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:

@@ -36,9 +36,8 @@ def _front_candidates(features: Sequence[Array]) -> Index:
     """Return the indices of the points that can be on the Pareto front.
 
     If there are exactly two features and at least `MIN_BINNED_POINTS` points, the points are
-    divided into bins by the first feature.  A point is then left out if the second feature of some
-    point in a higher bin is at least as large as its own.  In all other cases, no point is left
-    out.
+    divided into bins by the first feature.  A point is left out if the second feature of some point
+    in a higher bin is at least as large as its own.  In all other cases, no point is left out.
     """
     points = len(features[0])
     if len(features) != 2 or points < MIN_BINNED_POINTS:

@@ -244,8 +244,8 @@ class Distances:
     The blocks have one factor per attribute.  Let K_i be the Gram matrix of the columns of a factor
     on attribute i.  The pairs of cells (x_i, y_i) of each attribute are divided into bins: one bin
     of equal cells, and bins of different cells with similar values K_i(x_i, y_i).  If a bin is
-    known for each attribute, every K_i lies in a known interval.  Interval arithmetic then bounds
-    the product of the K_i of each block, and so the sum over blocks.
+    known for each attribute, every K_i lies in a known interval.  From these intervals, interval
+    arithmetic bounds the product of the K_i of each block, and so the sum over blocks.
 
     A best-first search chooses a bin for one attribute after the other.  It ends when the node with
     the largest bound has a bin for every attribute, or after a limited number of steps.  The result

@@ -461,7 +461,8 @@ def residual_rows(
     sizes : domain sizes of the queries' attributes.
     inside : positions of the residual space's attributes; None for all attributes.
     centers : one center of shape (n_i,) per attribute, None for a uniform center.
-    complement : tuned complement, for queries on two attributes; None without one.
+    complement : complement (tuned split) of a pair, for queries on two attributes; None without
+        one.
 
     >>> residual_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],

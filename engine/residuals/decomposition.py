@@ -368,7 +368,7 @@ class DeferredFactor(Factor):
     def interval_gram(self) -> IntervalGram | None:
         """The Gram as weights of marginal, prefix, suffix and range queries.
 
-        None if the part has other queries.
+        None if there are other queries.
         """
         return interval_gram(self.part, self.weights)
 
@@ -575,7 +575,7 @@ class Subworkload:
     centers : center of every attribute, None for a uniform one.
     labels : one label per attribute.  Residual spaces with equal Grams share a subworkload only if
         the labels of their attributes are equal, so that a mechanism can treat labels differently.
-    complements : mapping from the positions of a pair's attributes to its tuned complement.
+    complements : mapping from the positions of a pair's attributes to its complement (tuned split).
     spaces : for a union, the positions of the attributes of each of its residual spaces; empty for
         a single residual space.
     """

@@ -408,11 +408,11 @@ class LevelStrategy(Strategy):
         return levels is not None and all(level <= depth for level, _ in levels)
 
     def _levels_of(self, part: Part) -> list[tuple[int, Index]] | None:
-        """Return which areas of the tree the queries of a part count.
+        """Return which areas of the tree the queries of a family count.
 
-        The result has one pair per level of the part: the level in the tree, and the index in this
-        level of the area of every query, shape (queries of the level,).  The result is None if the
-        part has other queries than areas or the marginal, or a level that is not in the tree.
+        The result has one pair per level of the family: the level in the tree, and the index in
+        this level of the area of every query, shape (queries of the level,).  The result is None if
+        the family has other queries than areas or the marginal, or a level that is not in the tree.
         """
         if isinstance(part.family, Areas) and part.family.selection is not None:
             partitions = part.family.selection.areas

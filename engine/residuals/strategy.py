@@ -72,8 +72,8 @@ class Strategy:
     def by_rows(self, rows: Array) -> Strategy | None:
         """Return this strategy with other rows; None if ``rows`` are not equivalent to the old rows.
 
-        Rows are equivalent to rows B if they are Q B with an orthogonal matrix Q.  All queries then
-        have the same variances at the same privacy cost.
+        Rows are equivalent to rows B if they are Q B with an orthogonal matrix Q.  With equivalent
+        rows, all queries have the same variances at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None

@@ -63,7 +63,7 @@ class Search:
     ----------
     factor : the residual Gram.
     centers : one center per attribute, shape (n_i,), None for a uniform one.
-    complements : mapping from the positions of a pair's attributes to its tuned complement.
+    complements : mapping from the positions of a pair's attributes to its complement (tuned split).
     spaces : if one strategy measures several residual spaces, the positions of the attributes of
         each space; empty if it measures the residual space of all attributes only.
     method : "optimal", or an approximate construction: "eigenbasis" or "fourier".

@@ -65,8 +65,8 @@ class _WindowHalves(Halves):
     def relation(self) -> Array | None:
         """Coordinates of the vector v with v^T W = 0 in the first part; None if there is none.
 
-        There is such a vector if the width divides the number of cells.  The windows that begin at
-        multiples of the width then add up to the total, which is 0 on the residual space.
+        There is such a vector if the width divides the number of cells.  In this case the windows
+        that begin at multiples of the width add up to the total, which is 0 on the residual space.
         """
         if self.gram.residual_rank == self.gram.count:
             return None

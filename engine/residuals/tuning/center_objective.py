@@ -6,12 +6,12 @@ L_B is the smallest weighted squared error on B at privacy cost 1; see
 (`SpaceKind`).
 
 The Gram of a residual space is computed from projections (`PartProjection`): the queries of one
-part of a group are projected to the residual space of some attributes of the part.  The total is
-the space of no attributes.  The Gram of a projection to the total is a single number, called the
-total square; it is quadratic in the centers.  The Gram of a space is a sum of terms.  A term is a
-product of total squares, times a Kronecker product of residual Grams of projections.  Derivatives
-are computed in reverse mode: first of S with respect to every L_B, then with respect to total
-squares and residual Grams, and last with respect to the centers.
+part (query family) of a group are projected to the residual space of some of its attributes.  The
+total is the space of no attributes.  The Gram of a projection to the total is a single number,
+called the total square; it is quadratic in the centers.  The Gram of a space is a sum of terms.  A
+term is a product of total squares, times a Kronecker product of residual Grams of projections.
+Derivatives are computed in reverse mode: first of S with respect to every L_B, then with respect to
+total squares and residual Grams, and last with respect to the centers.
 
 Attributes with equal sizes and equal queries have the same role and share one center.
 """
@@ -128,8 +128,7 @@ class Allowance:
         return True
 
     def has_time(self, seconds: float) -> bool:
-        """Return whether ``seconds`` remain before the deadline; if not, record the limit
-        "time"."""
+        """Return whether ``seconds`` remain until the deadline; if not, record the limit "time"."""
         if math.isinf(self.deadline) or seconds <= self.deadline - planning_time():
             return True
         self.stopped.add(TIME)
@@ -1028,8 +1027,7 @@ class CenterProblem:
         return solution
 
     def rows(self, part: Part) -> Array:
-        """Return rows with the same Gram as a family on several attributes, shape (rows,
-        *sizes)."""
+        """Return rows with the Gram of a family on several attributes, shape (rows, *sizes)."""
         if part.key not in self._rows:
             self._rows[part.key] = part_rows(part).reshape(-1, *part.sizes)
         return self._rows[part.key]
@@ -1141,7 +1139,7 @@ class CenterProblem:
         return problem, mass
 
     def gram(self, part: Part) -> Array:
-        """Return the Gram of a part on one attribute, shape (n, n)."""
+        """Return the Gram of a query family on one attribute, shape (n, n)."""
         if part.key not in self._grams:
             self._grams[part.key] = part.family.gram(part.sizes)
         return self._grams[part.key]
@@ -1149,10 +1147,10 @@ class CenterProblem:
     def one_parameter_center(self, role: Role, c: float) -> Array:
         """Return the center Sigma 1 / (1^T Sigma 1) of an attribute, shape (n,).
 
-        Sigma is the covariance of the cell counts under the optimal strategy for the Gram
-        G + c m 1 1^T on cells, where m is the mean entry of G.  G is the sum of the Grams of all
-        parts with a projection to the residual space of only this attribute.  Each Gram is that of
-        `_averaged_gram`, divided by its trace.  The center is uniform if G is 0, or if no query
+        Sigma is the covariance of the cell counts under the optimal strategy for the Gram G + c m 1
+        1^T on cells, where m is the mean entry of G.  G is the sum of the Grams of all query
+        families with a projection to the residual space of only this attribute.  Each Gram is that
+        of `_averaged_gram`, divided by its trace.  The center is uniform if G is 0, or if no query
         depends on the total.
         """
         n = self.sizes[role]

@@ -174,8 +174,8 @@ def can_tune(workload: Workload) -> bool:
 def cyclic(workload: Workload) -> bool:
     """Return whether the workload is invariant under a cyclic shift of the cells of any attribute.
 
-    Uniform centers are then optimal, and the best of all matrix mechanisms measures every residual
-    space separately.
+    For such a workload, uniform centers are optimal, and the best of all matrix mechanisms measures
+    every residual space separately.
     """
     firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)

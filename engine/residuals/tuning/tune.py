@@ -201,8 +201,8 @@ def separable_projections(problem: CenterProblem) -> dict[Role, tuple[int, int]]
 
     A role is a class of equivalent attributes.  The result maps roles to pairs of indices in
     ``problem.projections``.  It is empty if the workload is not separable: if a tuned role has
-    several query families or is in a part on several attributes, or if the Gram of some
-    residual space has several terms.
+    several query families or is in a family on several attributes, or if the Gram of some residual
+    space has several terms.
     """
     if any(len(kind.terms) > 1 for kind in problem.kinds):
         return {}
@@ -502,8 +502,7 @@ class SplitMemory:
         return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return the split with tuned complements of pairs; see
-        `engine.residuals.tuning.complements`."""
+        """Return the split with tuned complements of pairs; see the module `complements`."""
         cached_values, is_final = self._recall(length=None, kind="complements")
         if is_final and cached_values is not None:
             if not cached_values.any():

@@ -169,7 +169,7 @@ def _equal_grams(first: Factor, second: Factor) -> bool:
 
 
 def _spaces_outside(decomposition: Decomposition, split: Split) -> dict[Space, tuple[int, float]]:
-    """Return the residual spaces that are in no union of the split.
+    """Return the residual spaces that are in no union (joint strategy) of the split.
 
     Raises ``ValueError`` if a space of a union has no entry or is in two unions.
     """
@@ -223,7 +223,7 @@ def _split_signature(
 def union_gram(
     workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split
 ) -> Factor:
-    """Return the Gram of the workload's queries on a union of residual spaces.
+    """Return the Gram of the workload's queries on jointly measured residual spaces (a union).
 
     ``attributes`` are those of the union.  ``spaces`` holds for every residual space the positions
     of its attributes in ``attributes``.  The Gram has the residual coordinates of the first space,
@@ -499,7 +499,7 @@ def _groups_touching(workload: Workload, attributes: Space) -> list[Group]:
 
 
 def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
-    """Return the number of cells of the table on those attributes of a part that are ``inside``."""
+    """Return the number of cells of the table on the attributes of a family that are ``inside``."""
     return math.prod(
         n for axis, n in zip(part.axes, part.sizes, strict=True) if group.attributes[axis] in inside
     )
@@ -553,7 +553,7 @@ def step_multiplications(
 
 
 def union_rank(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the number of rows of a union's strategy."""
+    """Return an upper bound on the number of rows of a joint strategy (union)."""
     rows = 0
     for group in workload.groups:
         measured_names = [name for name in group.attributes if name in attributes]
@@ -623,12 +623,13 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 
 
 def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the expected time for the variances of a union's queries, in seconds on one core.
+    """Return the expected time for the variances of the queries on a union, in core seconds.
 
     If `_has_closed_form_variances` is True, the variances of a product group are computed from the
-    query rows of its parts.  All other variances are computed query by query.  A part without an
-    attribute in the union's spaces takes no time, because it multiplies all variances by one
-    number.  Groups with equal parts on the same spaces are counted once.
+    query rows of its families.  A union is a set of jointly measured spaces.  All other variances
+    are computed query by query.  A family without an attribute in these spaces takes no time,
+    because it multiplies all variances by one number.  Groups with equal families on the same
+    spaces are counted once.
     """
     multiplications_per_query = union_dimension(workload, spaces) * union_rank(
         workload, attributes, spaces
