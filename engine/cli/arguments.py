@@ -232,7 +232,7 @@ def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     """Return the budget from the options of `add_budget_options`.
 
     Without ``--rows-per-person`` the limit on rows per person is that of ``schema``, or 1 if the
-    schema has no limit.
+    schema has no limit. BudgetError is raised unless the options define one valid budget.
     """
     if (args.epsilon is None) != (args.delta is None):
         raise BudgetError(

@@ -304,7 +304,10 @@ class NestedPlanRule:
         return self._errors[plan]
 
     def estimates(self, look_result: Measurement) -> Array:
-        """Return the look's answers to the primary queries, in counts, shape (queries,)."""
+        """Return the look's answers to the primary queries, in counts, shape (queries,).
+
+        PlanError is raised if ``look_result`` measures another plan than the look of this rule.
+        """
         check_type(
             "first measurement",
             look_result,

@@ -822,7 +822,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
 
     Parameters
     ----------
-    grams : Gram matrix of every axis, shape (n_i, n_i) each.
+    grams : Gram matrix of every axis, shape (n_i, n_i) each; at least one.
 
     Source: Li and Miklau, theorem 4.2; the choice of the shares is an extension of this project.
 
@@ -858,7 +858,8 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         savings = other_precision * total_errors / (shares[1:] + other_precision * total_variance)
         return float(np.sum((separate_errors - savings) / shares[1:]))
 
-    # At the start, the share of an axis is proportional to the square root of its error.
+    # At the start, the share of an axis is proportional to the square root of its error, and the
+    # share of the total is arbitrary.  The smallest factors keep the logarithms finite.
     start = np.concatenate(
         [
             [-1.0],
@@ -869,6 +870,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
         return SeparateAxes(
             total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0
         )
+    # the bound keeps the search from shares that are too small to divide by
     optimum = scipy.optimize.minimize(
         error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start)
     )

@@ -764,7 +764,8 @@ class IntervalSolution(DualSolution):
         """Return the derivative of the dual value f(mu) with respect to the center, shape (n,).
 
         Centers have sum 1, so a constant added to all entries makes no difference.  At optimal
-        weights the result is also the derivative of the optimal value (envelope theorem).
+        weights the result is also the derivative of the optimal value (envelope theorem).  Only the
+        solution of a residual space has a center.
         """
         if self.space.whole:
             raise ValueError(
@@ -832,7 +833,10 @@ class IntervalSolution(DualSolution):
         return np.asarray(np.maximum(variances, 0.0) * self.norms.max())
 
     def total_covariances(self) -> Array:
-        """Return the covariance of every estimated cell with the estimated total, shape (n,)."""
+        """Return the covariance of every estimated cell with the estimated total, shape (n,).
+
+        Only the solution for all cells of an attribute determines the total.
+        """
         if not self.space.whole:
             raise ValueError(
                 "A residual space does not determine the total. Use the solution for all cells of "

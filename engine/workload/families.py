@@ -1038,6 +1038,8 @@ FAMILIES: tuple[type[Family], ...] = (
 def family(value: str | Family) -> Family:
     """Return a family by its name; a `Family` is returned unchanged.
 
+    WorkloadError is raised for an unknown name, and for a family with required parameters.
+
     >>> family("prefix")
     Prefix()
     """

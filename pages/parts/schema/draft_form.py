@@ -60,6 +60,8 @@ def take(key: str, name: str, content: bytes, *, sheet: str | None = None) -> No
     - A data dictionary, or a file with value labels, is stored as a draft for confirmation.
     - Of records, only the column names are read; each becomes a row of the grid.
 
+    DataError is raised for a file without column names.
+
     Parameters
     ----------
     key : key of the uploader.
