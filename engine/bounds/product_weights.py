@@ -2,12 +2,12 @@
 
 Notes
 -----
-**Elimination.**  If the Grams of all queries on an attribute are invariant under cyclic shifts of
+**Elimination.** If the Grams of all queries on an attribute are invariant under cyclic shifts of
 its cells (marginals, circular ranges, totals), uniform weights of its cells are optimal, by
 symmetry.  Then s = mu^(1/2) is an eigenvector of all these Grams, so every query is the sum of two
 orthogonal components: its mean over the cells of the attribute, and its deviation from the mean.
 The mean gives a factor of the query weights, and the deviation a factor of the nuclear norm.  Such
-an attribute is eliminated, unless queries combine it with another attribute in one part.  A set of
+an attribute is eliminated, unless one query family combines it with another attribute.  A set of
 eliminated attributes along which the deviation is taken (and the mean along all other eliminated
 attributes) gives one `Subproblem` on the remaining attributes, which are called free.
 
@@ -20,9 +20,9 @@ attributes) gives one `Subproblem` on the remaining attributes, which are called
     R = K^T Y K  the queries in the basis K; row and column 0 belong to s; C = R^2
     t            nuclear norm of Y on the orthogonal complement of K
 
-The two blocks of Y between K and its complement are omitted: a pinching, which cannot increase a
-nuclear norm.  For a single group nothing is lost, because the trace of Y is the sum of the traces
-of the two remaining blocks.
+The two blocks of Y between K and its orthogonal complement are omitted: a pinching, which cannot
+increase a nuclear norm.  For a single group nothing is lost, because the trace of Y is the sum of
+the traces of the two remaining blocks.
 
 **Several attributes.**  On every attribute either the block of Y on K is taken, or the block on the
 complement, which is replaced by the scalar t.  Let T be the set of the attributes with the scalar.
@@ -876,7 +876,7 @@ class DenseNormBound:
         Parameters
         ----------
         scalar_keys : pairs (attribute of T, key of the query family on it).
-        terms : product of parts on the other attributes -> its weight.
+        terms : product of query families on the other attributes -> its weight.
         """
         # M_T has one block of rows for every set of attributes on which a function other than the
         # constant is taken.  ``first_rows`` has the first row of each block.

@@ -444,7 +444,7 @@ def _shape(sizes: Sequence[int]) -> str:
 
 
 def _check_interval_cells(part: Part) -> None:
-    """Raise LimitExceeded if a part has more than `MAX_INTERVAL_CELLS` cells."""
+    """Raise LimitExceeded if a query family has more than `MAX_INTERVAL_CELLS` cells."""
     if part.cells > MAX_INTERVAL_CELLS:
         raise LimitExceeded(
             f"The family '{part.family.name}' on {part.cells:,} cells would take minutes to plan."

@@ -95,8 +95,8 @@ class GaussianQueries(ExplicitMechanism):
     ) -> Design:
         """Return one component per group of the workload: its queries, scaled to sensitivity 1.
 
-        The noise of a query is then the same in all groups, because a group with the sensitivity s
-        has a budget share in proportion to s^2 (Gaussian noise) or s (Laplace noise).
+        A group with the sensitivity s has a budget share in proportion to s^2 (Gaussian noise) or s
+        (Laplace noise).  So the noise of a query is the same in all groups.
         """
         strategies, sensitivities = [], []
         for group in workload.groups:

@@ -9,8 +9,8 @@ The mechanism runs several operators on a workload and uses the strategy with th
 
 An operator is a strategy search whose result depends only on the workload and a seed.  Squared
 errors are sums of variances at unit budget.  Unit budget is pcost 1 for Gaussian noise, and epsilon
-1 for Laplace noise.  At sensitivity 1 the noise then has variance 1 (Gaussian) or 2 (Laplace).
-See `engine.mechanisms.kronecker` for the search of OPT_kron.
+1 for Laplace noise.  At unit budget and sensitivity 1, the noise has variance 1 (Gaussian) or 2
+(Laplace). See `engine.mechanisms.kronecker` for the search of OPT_kron.
 
 OPT_marginals
 -------------

@@ -593,7 +593,7 @@ def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Sp
 def _affordable_unions(
     workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the unions for which the remaining time suffices.
+    """Return the unions (joint strategies) for which the remaining time suffices.
 
     The unions are tried in order.  A union is accepted if its expected time and the expected times
     of all accepted unions together do not exceed the remaining time.

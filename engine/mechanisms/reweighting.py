@@ -8,18 +8,18 @@ variances weighted by u, and a lower bound on this sum.  The lower bound, divide
 of u, is a lower bound on the objective.
 
 `TradeoffSearch` maximises this quotient over factored weights.  The factored weight of a query is a
-product of entries of vectors, one vector per part of its group.  Each step multiplies every weight
-by gain / cost.  The gain is the share of the weight in the weighted variance, and the cost is its
-share in the dual norm.  Anderson acceleration combines successive steps.  In some steps, the search
-computes the budget shares that are optimal for the objective itself.  The search stores the best
-plan and the best bound.  Its first step uses the weights of the workload, so the result is never
-worse than the strategies for the weighted sum with optimal shares.
+product of entries of vectors, one vector per query family of its group.  Each step multiplies every
+weight by gain / cost.  The gain is the share of the weight in the weighted variance, and the cost
+is its share in the dual norm.  Anderson acceleration combines successive steps.  In some steps, the
+search computes the budget shares that are optimal for the objective itself.  The search stores the
+best plan and the best bound.  Its first step uses the weights of the workload, so the result is
+never worse than the strategies for the weighted sum with optimal shares.
 
-For the largest variance, factored weights may not attain the optimum.  `SeparateWeights` then tries
-to improve the best plan.  It has a separate weight for every query, which rises for queries above
-the mean variance and falls for queries below it.  Solvers require factored weights.  Therefore each
-step changes the factored weights: for every vector entry, the sum of weight times variance over the
-queries with this entry approaches the same sum for separate weights.
+For the largest variance, factored weights may not attain the optimum.  Therefore `SeparateWeights`
+tries to improve the best plan.  It has a separate weight for every query, which rises for queries
+above the mean variance and falls for queries below it.  Solvers require factored weights.
+Therefore each step changes the factored weights: for every vector entry, the sum of weight times
+variance over the queries with this entry approaches the same sum for separate weights.
 
 Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
 extension of this project.
@@ -30,9 +30,9 @@ Tuning lowers the weighted sum of variances, but may raise the variances of sing
 accuracy constraint limits the variance of a group relative to its variance with uniform centers.
 Let V_g be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  The
 search raises weights w_g to u_g until the optimal plan for the weights u satisfies the constraints.
-This plan is optimal for the weights w under the constraints if every group has V_g = T_g or
-u_g = w_g.  The differences u_g - w_g are then the Lagrange multipliers.  For any weights u of at
-least w, every plan that satisfies the constraints has
+This plan is optimal for the weights w under the constraints if every group has V_g = T_g or u_g =
+w_g.  For such a plan, the differences u_g - w_g are the Lagrange multipliers.  For any weights u of
+at least w, every plan that satisfies the constraints has
 
     sum of w V >= sum of u V - sum of (u - w) T
 """
@@ -533,7 +533,7 @@ class SeparateWeights:
 def log_gains(target: Array, current: Array) -> Array:
     """Return changes of the logarithms of weights that move ``current`` towards ``target``.
 
-    Both arguments are sums of weighted variances, one per query of a part, shape (queries,).  The
+    Both arguments are sums of weighted variances, one per query of a family, shape (queries,).  The
     result is log(target / current) minus its weighted mean with the weights ``target``, clipped to
     [-1, 1].  If all entries of ``target`` are 0, all changes are 0.
     """

@@ -356,7 +356,7 @@ def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> 
     Parameters
     ----------
     number : index of the group.
-    tuned : pair of attributes -> key of its tuned complement.
+    tuned : pair of attributes -> key of its complement (tuned split).
     """
     names = workload.groups[number].attributes
     return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None

@@ -487,8 +487,8 @@ class Component:
         noise.
     share : share of the budget: of pcost for Gaussian noise, of epsilon for Laplace noise.  If the
         cost of a plan is the sum of the costs of its components, their shares sum to 1.  If it is
-        the joint privacy cost, the shares can sum to more than 1.  The summed costs for a record in
-        any cell are then within the budget.
+        the joint privacy cost, the shares can sum to more than 1, but the summed costs for a record
+        in any cell are within the budget.
     groups : indices of the groups of the workload that the component answers.
     """
 

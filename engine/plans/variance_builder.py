@@ -106,7 +106,8 @@ class _CoupledQueries:
     axes : positions in the group of the attributes of the families, in schema order.
     sizes : domain sizes of these attributes.
     centers : centers of these attributes.
-    complements : tuned complements, by the positions of the two attributes in ``axes``.
+    complements : complements (tuned splits of pairs), by the positions of the two attributes in
+    ``axes``.
     columns : positions of the coefficients on the coupled residual spaces among the coefficients of
         a product on all residual spaces, in the order of `residual_coefficients`.
     """
@@ -514,8 +515,8 @@ class VarianceBuilder:
     def _variances_by_forms(self, queries: _CoupledQueries, reconstruction: Array) -> Array:
         """Return the variances at noise 1 of all products of queries, shape (queries,).
 
-        The products are not listed.  There must be no complements.  ``reconstruction`` is as in
-        `_variances_of_listed_queries`.
+        The products are not listed.  There must be no complements (tuned splits of pairs).
+        ``reconstruction`` is as in `_variances_of_listed_queries`.
         """
         group, parts, sizes = queries.group, queries.parts, queries.sizes
         # The coefficients of a query are a Kronecker product only if all residual spaces are

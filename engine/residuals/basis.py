@@ -150,7 +150,7 @@ class Split:
         return [self.centers.get(name) for name in names]
 
     def complement(self, names: Space) -> Complement | None:
-        """Return the complement of the pair ``names``, or None if the pair has no complement.
+        """Return the complement (tuned split) of the pair ``names``; None if there is none.
 
         A complement stored for the reverse pair is converted to the order of ``names``.
         """

@@ -2,15 +2,15 @@
 
 A residual space belongs to a set B of attributes and holds the part of the table on B that no
 smaller table determines.  Every attribute i has a center pi_i, a vector with sum 1.  A query q on a
-set A of attributes is the sum of one component for every subset B of A.  Without complements, the
-component for B is q multiplied by (I - pi_i 1^T) for every attribute i in B, and by pi_i 1^T for
-every other attribute.
+set A of attributes is the sum of one component for every subset B of A.  Without complements (tuned
+splits of pairs), the component for B is q multiplied by (I - pi_i 1^T) for every attribute i in B,
+and by pi_i 1^T for every other attribute.
 
-The Gram matrices are stored as sums of Kronecker products.  To the Gram of B, a part of a product
-group contributes its residual Gram on its attributes inside B.  A part without attributes in B
-contributes a number: its total square, the sum of the squared coefficients of its queries on the
-total.  Terms of such a sum that differ in one factor only are added up.  If one term remains, each
-of its factors is optimised alone: the product of their optimal strategies is optimal.
+The Gram matrices are stored as sums of Kronecker products.  To the Gram of B, a part (query family)
+of a product group contributes its residual Gram on its attributes inside B.  A part without
+attributes in B contributes a number: its total square, the sum of the squared coefficients of its
+queries on the total.  Terms of such a sum that differ in one factor only are added up.  If one term
+remains, each of its factors is optimised alone: the product of their optimal strategies is optimal.
 Residual spaces are collected as integer arrays and grouped into equivalence classes, so that a
 workload with many spaces computes each distinct Gram once.
 
@@ -883,11 +883,10 @@ def _joint_factors(
     weights: Array | None,
     complement: Complement | None,
 ) -> tuple[list[Factor], float]:
-    """Return the Grams of a part on residual spaces, and the trace of its Gram on the cells.
+    """Return the Grams of a family on residual spaces, and the trace of its Gram on the cells.
 
-    The family is on several attributes; ``inside`` lists some of them.  There is one Gram per set
-    of axes in ``sets``.  The trace is the weighted sum of the squared coefficients of all queries
-    on the cells.
+    The family is on several attributes.  There is one Gram per set of axes in ``sets``.  The trace
+    is the weighted sum of the squared coefficients of all queries on the cells.
     """
     sizes_of_sets = [tuple(part.sizes[i] for i in axes) for axes in sets]
     dimensions = [math.prod(n - 1 for n in sizes) for sizes in sizes_of_sets]
@@ -1060,9 +1059,10 @@ def residual_gram(gram: IntervalGram) -> IntervalGram:
 
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
-    """Return whether a part is the marginal of one wide attribute without query weights.
+    """Return whether a family is the marginal of one wide attribute without query weights.
 
-    Its Gram is then the identity.  With ``weights``, one per query, the result is False.
+    The Gram of such a marginal is the identity.  With ``weights``, one per query, the result is
+    False.
     """
     gram = wide_interval_gram(part, weights)
     return gram is not None and gram.is_marginal

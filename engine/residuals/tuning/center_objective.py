@@ -96,7 +96,7 @@ MAX_STEP_S = 0.25
 
 @dataclass(kw_only=True)
 class Allowance:
-    """Limits of memory and time of the search for centers, complements and unions.
+    """Limits of memory and time of the search for a split (centers, complements and unions).
 
     Attributes
     ----------
@@ -621,8 +621,8 @@ class CenterProblem:
     ----------
     workload : query groups, each with one weight for all its queries.
     watch : called with the fraction completed and a text; may raise to cancel.
-    allowance : limits of memory and time.  Groups with a part that exceeds a limit are left out of
-        S, and attributes that occur only in such groups keep uniform centers.
+    allowance : limits of memory and time.  Groups with a query family that exceeds a limit are left
+        out of S, and attributes that occur only in such groups keep uniform centers.
     window_weights : dual weights of windows, by `WindowSpace.key`, from which first searches start
         and to which all searches add their own; None for no weights.
     solves_windows : whether wide attributes that have only windows of one width are solved without
@@ -720,10 +720,10 @@ class CenterProblem:
         return sorted(classes, key=lambda entry: int(entry[1].numbers[0]))
 
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
-        """Return for each class of groups whether memory and time suffice for its parts.
+        """Return for each class of groups whether memory and time suffice for its query families.
 
         ``firsts`` holds the first group of each class.  Memory and time are reserved one group
-        after the other; groups with small parts come first.
+        after the other; groups with small families come first.
         """
         fitting: dict[Any, bool] = {}
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
@@ -1176,9 +1176,9 @@ class CenterProblem:
         return covariances / total_variance
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one of its attributes, shape (n, n).
+        """Return the Gram of a family on one of its attributes, shape (n, n).
 
-        ``position`` is that of the attribute in the part.  The query rows are averaged over the
+        ``position`` is that of the attribute in the family.  The query rows are averaged over the
         cells of the other attributes.
         """
         if len(part.sizes) == 1:

@@ -538,7 +538,7 @@ class ComplementProblem:
         return np.concatenate([gradient[name].ravel() for name, _ in self.shapes])
 
     def even_part(self, x: Array) -> Array:
-        """Remove from centers and complements what changes when all attributes are reversed.
+        """Remove from centers and complements (of pairs) what a reversal of all attributes changes.
 
         Coefficients that change sign under reversal become 0, and strategies stay as they are.
         ``x`` and the result have shape (length,).

@@ -590,7 +590,7 @@ def union_dimension(workload: Workload, spaces: Collection[Space]) -> int:
 
 
 def union_row_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the memory to compute the Gram of a union, in bytes."""
+    """Return an upper bound on the memory to compute the Gram of a joint strategy, in bytes."""
     cells, dimension = workload.schema.cells(attributes), union_dimension(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
@@ -605,7 +605,7 @@ def union_row_bytes(workload: Workload, attributes: Space, spaces: Collection[Sp
 
 
 def union_bytes(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the expected memory of the search for a union's strategy, in bytes."""
+    """Return the expected memory of the search for a joint strategy (union), in bytes."""
     cells, rank = workload.schema.cells(attributes), union_rank(workload, attributes, spaces)
     # In measurements, about half of this upper bound was in use at the same time.
     row_bytes = 0.5 * union_row_bytes(workload, attributes, spaces)
