@@ -471,6 +471,7 @@ def fit_targets(
     lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
         excess = math.log(min_budget.pcost / pcost)
+        # no factor changes locked targets, so the rest of the budget stays unused if all are locked
         if excess <= 0.0 and (excess >= -MAX_UNUSED_SHARE or all(is_locked)):
             return _fitted_request(
                 request,

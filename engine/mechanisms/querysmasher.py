@@ -238,6 +238,8 @@ class QuerySmasher(ResidualMechanism):
             product = self._product_plan(workload, budget, limits, product_allowance, done=0.95)
         if product is not None:
             best = self._better_with_product(product, best)
+        # The search with uniform centers was ended at its own deadline.  If it gave the best plan,
+        # it continues in the time that is left.
         if best is uniform and started + elapsed >= first_deadline and planning_time() < deadline:
             best = self.candidate_plan(
                 workload, budget, limits, deadline, UNIFORM, warm=uniform.duals

@@ -449,7 +449,8 @@ def _entropic_fit(
     s omega((noisy - u) / s + log(table / s)), where ``table`` is the reference, omega is the omega
     function of Wright, and u has one multiplier per cell of every margin.  Newton steps adjust the
     multipliers of one margin after the other.  The search ends when the error of every margin is at
-    most ``tolerance`` times the number of records, or after a maximum number of passes.
+    most ``tolerance`` times the number of records, or after a maximum number of passes.  Without a
+    ``tolerance`` it is 1e-13 for pairs, and otherwise `MARGIN_TOLERANCE`.
 
     ``multipliers`` maps margins to multipliers from which the search starts; the final multipliers
     are stored in it.  A sequence of similar fits therefore needs few steps.

@@ -206,6 +206,7 @@ def other_budgets(request_state: RequestState, comparison: Compared | None) -> s
         )
         export_menu.head(picture.alt, {"budgets": picture})
         figure_view.chart(picture, key="budgets")(on_select=_store_point, selection_mode="points")
+        # the selected point may be of another request, or no longer in the chart
         request_key, label, pcost = history.page_state().get(POINT, ("", "", 0.0))
         if (
             request_key == request_state.key
