@@ -64,21 +64,17 @@ def test_adult_schema_reads_repository_values() -> None:
         "marital-status": "Never-married",
         "occupation": "Adm-clerical",
         "sex": "Male",
-    }
-    row |= {
         "relationship": "Not-in-family",
         "race": "White",
         "native-country": "United-States",
         "income>50K": "<=50K",
-    }
-    row |= {
         "age": 39,
         "fnlwgt": 77516,
         "education-num": "13",
         "capital-gain": 2174,
         "capital-loss": 0,
+        "hours-per-week": 40,
     }
-    row |= {"hours-per-week": 40}
     missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
     adult = load("adult")
     counts_by_name = cells(pd.DataFrame([row, missing])[list(adult.names)], adult)

@@ -153,6 +153,6 @@ def test_failed_table_keeps_previous_file(tmp_path: Path) -> None:
 
 def test_run_in_new_process_measures_separate_memory():
     memory = bytearray(400 * 2**20)
-    memory[:: 2**12] = b"x" * len(memory[:: 2**12])
+    memory[:: 2**12] = b"x" * len(memory[:: 2**12])  # writes to every page of 4 KiB
     del memory
     assert run_in_new_process(peak_megabytes) < 300 < peak_megabytes()

@@ -52,6 +52,7 @@ def test_plan_figures_show_plan_numbers() -> None:
         curve.table["pcost"], curve.table["95% interval ± (counts)"], strict=True
     ):
         again = plan(WORKLOAD, Budget(pcost=pcost))
+        # 1.959964 is the 97.5% quantile of the standard normal distribution
         assert half == pytest.approx(1.959964 * math.sqrt(again.variances(5)[3]), rel=1e-5)
 
 

@@ -116,6 +116,7 @@ def test_levels_are_offered_for_attribute_with_code_list() -> None:
     assert not any(text.startswith("levels") for text in options)
     session.set(group_names=["place"])
     assert session.app.selectbox(key="own_place").value == "levels"
+    # 2 regions, 3 counties and 6 places
     assert "11 queries on 6 cells" in session.text()
     session.press("add_group")
     (group,) = session.studio.workload.groups

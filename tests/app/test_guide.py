@@ -63,4 +63,4 @@ def test_guide_page_shows_every_guide() -> None:
         pieces = re.split(r"```\w*", texts[title])
         assert len(pieces) >= 5  # text, code, output
         assert all(piece.strip() in shown for piece in pieces)
-    assert len(titles) == 15
+    assert len(titles) == 15  # the number of guides

@@ -89,18 +89,22 @@ def elements_of(block: Any) -> list[Any]:
     return nodes + [deeper for node in nodes for deeper in elements_of(node)]
 
 
-def test_question_has_one_right_answer_and_feedback() -> None:
+def test_ten_lessons_have_all_parts() -> None:
     assert len(LESSONS) == len({lesson.tab for lesson in LESSONS}) == len(set(NAMES)) == 10
     for lesson in LESSONS:
         assert len(lesson.questions) == 3
-        for question in lesson.questions:
-            assert [c.right for c in question.choices].count(True) == 1
-            assert len({c.text for c in question.choices}) >= 3
-            assert all(c.feedback.endswith(".") for c in question.choices)
         assert len(lesson.steps) >= 2
         assert lesson.formulas
         assert lesson.goals
         assert lesson.discussion
+
+
+def test_question_has_one_right_answer_and_feedback() -> None:
+    for lesson in LESSONS:
+        for question in lesson.questions:
+            assert [c.right for c in question.choices].count(True) == 1
+            assert len({c.text for c in question.choices}) >= 3
+            assert all(c.feedback.endswith(".") for c in question.choices)
 
 
 def test_right_answers_have_varying_positions() -> None:

@@ -470,6 +470,7 @@ def test_two_stage_release_with_persons_completes(
     capsys.readouterr()
     assert main([*look, "--out", str(tmp_path / "look.csv")]) == 0
     output = capsys.readouterr()
+    # each of the 60 persons has 5 rows, 2 more than the cap
     assert "over the cap 120 (60 of 60 persons" in output.err
     key = output.out.split("key")[-1].strip()
     decide = ["decide", "--ledger", ledger, "--look", key, "--share", "0.1", "--snr", "0.001"]

@@ -44,8 +44,12 @@ def test_large_strategy_pictures_are_thinned_with_note() -> None:
     key = ("y",)
     for picture in (rows_picture(result, key), gram_picture(result, key)):
         assert np.shape(picture.figure.data[0].z) == (SIDE, SIDE)
+        # pages receive the numbers in base64, which is 4/3 times as long
         assert picture.figure.data[0].z.nbytes * 4 / 3 < 90_000
         assert "80 of 600 cells (1, 9, 16, …, 600)." in picture.note
+
+
+def test_strategy_picture_with_few_rows_draws_all_of_them() -> None:
     schema = Schema([Attribute.of_size("y", 90)])
     few_queries = Custom(predicates=["y < 10", "y < 40"])
     result = plan(Workload(schema).add("y", few_queries), Budget(pcost=1.0), "optimum")

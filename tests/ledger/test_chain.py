@@ -78,6 +78,7 @@ EDITS = [
 )
 def test_ledger_edit_is_detected_on_open_and_use(ledger, edit):
     fill(ledger)
+    # the rows of the ledger, of the dataset, of three spends with their results, and of a note
     assert len(ledger.rows()) == 9
     tamper(ledger.path, edit)
     assert verify_ledger(ledger.path) != ()
@@ -340,6 +341,7 @@ def test_older_thread_transaction_keeps_newer_rows(ledger):
     spend(ledger, attempt=2)
     # Simulate a thread whose transaction began before the second spend.
     ledger._remember(earlier)
+    # the rows of the ledger, of the dataset and of two spends
     assert ledger._checked.length == 4
 
 

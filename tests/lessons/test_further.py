@@ -170,6 +170,9 @@ def test_tuned_centers_error_lies_above_bound() -> None:
     assert percent_rounded_up(large.gap, 2) in gap_text(large)
     assert all(center.sum() == pytest.approx(1.0) for center in large.centers().values())
     assert max(np.ptp(center) for center in large.centers().values()) > 0.01
+
+
+def test_workload_of_pairs_outside_lesson_choices_is_refused() -> None:
     with pytest.raises(PlanError):
         pairs_workload("affine", 4)
     with pytest.raises(PlanError):

@@ -64,6 +64,9 @@ def test_default_options_do_not_override_arguments() -> None:
         "uniform",
     ]
     assert default_options(WORKLOAD, "querysmasher", {"centers": "uniform"}).reason == ""
+
+
+def test_default_options_misspelled_argument_is_refused() -> None:
     with pytest.raises(PlanError, match="center; close names"):
         default_centers({"center": "tuned"})
 

@@ -183,6 +183,10 @@ def test_comparison_repeated_request_reuses_plans() -> None:
         row = first.frame.set_index("mechanism").loc[label]
         assert loaded.rmse == pytest.approx(row["rmse"])
         assert row["gap"] == pytest.approx(loaded.weighted_rmse / first.bound - 1)
+
+
+def test_comparison_progress_false_cancels() -> None:
+    workload = Workload(Schema([Attribute.of_size("a", 5)])).add("a")
     with pytest.raises(Cancelled):
         comparison(workload, Budget(pcost=0.4), ["wff"], progress=lambda fraction, text: False)
 

@@ -165,6 +165,9 @@ def test_budget_files_omit_default_unit_and_round_trip():
         assert budget.at(budget.pcost) == budget
         assert budget.of_person(budget.row_pcost) <= budget.pcost
         assert budget.of_person(budget.row_pcost) == pytest.approx(budget.pcost, rel=1e-15)
+
+
+def test_neighbours_have_two_kinds():
     assert NEIGHBOURS == ("add_remove", "replace_one")
 
 

@@ -168,7 +168,7 @@ def test_records_with_requested_number_keep_shares(n):
     published = measurement.publish()
     rows = published.records(n)
     assert rows.shape == (n, 4)
-    if n == 1_000:
+    if n == 1_000:  # with fewer rows, shares differ from those of the table by rounding
         shares = np.bincount(rows["a"], minlength=9) / n
         np.testing.assert_allclose(shares, published.table(["a"]) / published.total, atol=0.01)
 

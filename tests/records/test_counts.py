@@ -71,13 +71,13 @@ def test_counts_from_tables_validates_tables() -> None:
     assert counts["code", "one"].dtype == np.int64
     wrong: list[dict[tuple[str, ...], object]] = [
         {},
-        {("sex",): [1, 2]},
+        {("sex",): [1, 2]},  # sex has 3 cells
         {("sex",): [1.0, 2.0, 0.0]},
         {("sex",): [1, 2, -1]},
-        {("sex",): [2**63, 0, 0]},
+        {("sex",): [2**63, 0, 0]},  # exceeds int64
         {("sex",): [True, False, True]},
         {("sex",): ["1", "2", "0"]},
-        {("sex",): [1, 2, 0], ("code",): [1, 2, 1, 0, 0]},
+        {("sex",): [1, 2, 0], ("code",): [1, 2, 1, 0, 0]},  # the totals are 3 and 4
     ]
     for tables in wrong:
         with pytest.raises(DataError):

@@ -354,6 +354,7 @@ def test_labelled_file_times_count_on_their_day(ending: str, write: str, tmp_pat
 
 
 def test_clock_of_stata_months_has_no_days() -> None:
+    # Stata counts the months since 1960-01, hence 2024-01 is month 64 * 12 = 768.
     clock = clock_of(".dta", "%tm")
     assert clock is not None
     expected = ["1960-01", "1959-12", "2024-03", None, "x"]

@@ -194,4 +194,5 @@ def test_write_archive_computed_estimates_equal_supplied_ones(
         with zipfile.ZipFile(tmp_path / name) as archive:
             contents[name] = {member: archive.read(member) for member in archive.namelist()}
     assert list(contents["computed"].items()) == list(contents["supplied"].items())
+    # the metadata, the text, and the answers and estimates of each block
     assert len(contents["computed"]) == 2 + 2 * len(small_plan.blocks)

@@ -154,6 +154,7 @@ def test_answer_and_combination_have_exact_errors(small_plan: Plan, records: pd.
     query = drawn.answer(("age", "sex"), table)
     assert query.answer == pytest.approx(float(np.sum(table * drawn.marginal(("age", "sex")))))
     assert query.std == pytest.approx(math.sqrt(small_plan.variance_of(("age", "sex"), table)))
+    # the 97.5% quantile of the standard normal distribution times the standard error
     half = 1.9599640 * query.std
     assert (query.low, query.high) == pytest.approx((query.answer - half, query.answer + half))
     men, women = [0.0, 1.0], [1.0, 0.0]

@@ -60,6 +60,7 @@ def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
     reference = demo_plan()
     session.set(fold_target=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
     error = fitness.error_for(reference, 10.0)
+    # 1.959964 is the 97.5% quantile of the standard normal distribution
     assert error == pytest.approx(10 / 1.959964)
     assert fitness.within_text(reference, error) in session.text()
     assert "For every query" in session.text()
@@ -91,6 +92,7 @@ def test_drawn_query_sets_budget_for_its_interval() -> None:
         reference, ["age"], tensor, fitness.error_for(reference, 3.0)
     )
     again = plan(reference.workload, session.studio.budget)
+    # 1.959964 is the 97.5% quantile of the standard normal distribution
     half_width = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
     assert half_width == pytest.approx(3.0, rel=1e-6)
     assert session.metrics()["95% interval"] == "answer ± 3.00 counts"
