@@ -8,18 +8,23 @@ measured pair whose q_j is large therefore also measures the one-way table T_i. 
 a three-way interaction, T_ijk = N p_i p_j p_k + C_ij (x) p_k + C_ik (x) p_j + C_jk (x) p_i, and the
 residual of the triple is r_ij (x) q_k + C_ik (x) q_j + C_jk (x) q_i, which measures r_ij.
 
-These estimates are averages over cells with weights 1 / (v + tau m), where v is the variance of the
-noise and tau m the variance of a true cell about its value m under the model.
+These estimates are averages over cells with weights 1 / (v + b).  Here v is the variance of the
+noise, and b is the variance of a true residual about its value under the model.  b follows from the
+assumption that true cells deviate from the model with variances tau m, where m is the model.  tau of
+a pair follows from its expected squared deviation from independence (`dependence`), and tau of a
+triple from its own noisy residual.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from engine._arrays import Array
+from engine.postprocess.dependence import expected_deviations
 from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, spread_along
 from engine.residuals import Axes
 
@@ -149,6 +154,10 @@ def single_tables(
         if a not in evidence.exact
         and (a not in evidence.residuals or evidence.residuals[a].metric is None)
     ]
+    estimates = {
+        a: replace(evidence.residuals[a], cells=cells, variance=variance)
+        for a, (cells, variance) in pairs.items()
+    }
     for _ in range(PAIR_ROUNDS if pairs else 0):
         # Several estimates of the residual of an attribute are averaged with their precisions as
         # weights: the measured residual and one prediction per pair.  For each attribute, ``sums``
@@ -157,24 +166,40 @@ def single_tables(
             a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1]))
             for a in pooled
         }
-        q: dict[Axes, Array] = {a: tables[a] / total - evidence.centers[a[0]] for a in singles}
-        for pair, (t, v) in pairs.items():
+        p = {a: tables[a] / total for a in singles}
+        deviations = expected_deviations(
+            estimates, {a: total * np.outer(p[a[:1]], p[a[1:]]) for a in estimates}
+        )
+        for pair, estimate in estimates.items():
             i, j = pair[:1], pair[1:]
-            excess, _ = noise_excess(
-                t - total * np.outer(q[i], q[j]), v, evidence.residuals[pair].rank
+            # The dependence of i and j biases both predictions.  It counts as noise: like the noise
+            # of the estimate, its variance refers to a direction of the residual.
+            bias = deviations[pair] * (estimate.cells.size / estimate.rank) ** 2
+            weight = 1.0 / (
+                estimate.variance
+                + bias * np.outer(_contrast_variances(p[i]), _contrast_variances(p[j]))
             )
-            weight = 1.0 / (v + max(0.0, excess) / total**2 * np.outer(tables[i], tables[j]))
-            for a, other, table, w in ((i, q[j], t, weight), (j, q[i], t.T, weight.T)):
-                if a not in sums:
-                    continue
-                value, precision = (w * table) @ other, w @ other**2
-                share = _precision_factor(evidence.residuals.get(a), value, precision)
-                sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
+            q_i, q_j = p[i] - evidence.centers[i[0]], p[j] - evidence.centers[j[0]]
+            t = estimate.cells
+            for a, other, table, w in ((i, q_j, t, weight), (j, q_i, t.T, weight.T)):
+                if a in sums:
+                    value, precision = sums[a]
+                    sums[a] = (value + (w * table) @ other, precision + w @ other**2)
         tables |= {
             a: _on_simplex_table(evidence, total, a, value / weight, weight)
             for a, (value, weight) in sums.items()
         }
     return tables
+
+
+def _contrast_variances(variances: Array) -> Array:
+    """Return the variances of independent numbers minus their mean, shape (n,).
+
+    >>> _contrast_variances(np.array([3.0, 1.0])).tolist()
+    [1.0, 1.0]
+    """
+    n = len(variances)
+    return np.asarray(variances * (1.0 - 2.0 / n) + variances.sum() / n**2)
 
 
 def _on_simplex_table(

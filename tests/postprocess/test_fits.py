@@ -11,6 +11,7 @@ import pytest
 from engine.mechanisms import plan
 from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
+from engine.postprocess.dependence import expected_deviations
 from engine.postprocess.mediators import PairPredictions
 from engine.postprocess.nonnegative_projection import project_nonnegative
 from engine.postprocess.partial_pooling import on_simplex, pooled_pairs, single_tables
@@ -40,6 +41,58 @@ def test_partial_pooling_reduces_errors_of_small_tables():
             unpooled_error += np.abs(unpooled[(axis,)] - table([name])).sum()
             pooled_error += np.abs(published.table([name]) - table([name])).sum()
     assert pooled_error < 0.9 * unpooled_error
+
+
+def squared_errors_of_single_tables(dependent, noise_sd):
+    """Return squared errors of one-way tables of 10 binary attributes, without and with pooling.
+
+    All residuals have noise with the same standard deviation.  The last result is the error that
+    weighting by the precision of the noise would have if all attributes were independent.  If
+    ``dependent``, each attribute equals its predecessor with probability 0.8.
+    """
+    rng, total, share = np.random.default_rng(8), 4_000.0, 0.1
+    exact = {(i,): total * np.array([1.0 - share, share]) for i in range(10)}
+    for i, j in itertools.combinations(range(10), 2):
+        dependence = total * share * (1.0 - share) * (0.8 ** (j - i) if dependent else 0.0)
+        sign = np.array([[1.0, -1.0], [-1.0, 1.0]])
+        exact[i, j] = np.outer(exact[i,], exact[j,]) / total + dependence * sign
+    centers, errors = np.full(2, 0.5), np.zeros(2)
+    for _ in range(40):
+        residuals = {
+            axes: ResidualEstimate(
+                cells=contrast(table + noise_sd * rng.normal(size=table.shape)),
+                variance=noise_sd**2,
+                rank=1,
+                projection=MeasuredProjection(centers=(centers,) * len(axes)),
+            )
+            for axes, table in exact.items()
+        }
+        estimates = Evidence(
+            names=tuple("abcdefghij"),
+            sizes=(2,) * 10,
+            centers=(centers,) * 10,
+            tables=tuple(axes for axes in exact if len(axes) == 2),
+            total=total,
+            total_variance=1.0,
+            residuals=residuals,
+        )
+        pairs = {a: (r.cells, r.variance) for a, r in residuals.items() if len(a) == 2}
+        for k, measured_pairs in enumerate(({}, pairs)):
+            tables = single_tables(estimates, total, measured_pairs)
+            errors[k] += sum(float(np.sum((tables[i,] - exact[i,]) ** 2)) for i in range(10)) / 40
+    information = 1.0 + 9.0 * 2.0 * (0.5 - share) ** 2
+    return errors[0], errors[1], 10 * noise_sd**2 / information
+
+
+def test_independent_pairs_measure_their_attributes_almost_without_loss():
+    unpooled, pooled, best = squared_errors_of_single_tables(dependent=False, noise_sd=60.0)
+    assert unpooled > 3.0 * best
+    assert pooled < 1.1 * best
+
+
+def test_dependent_pairs_hardly_bias_precise_one_way_tables():
+    unpooled, pooled, _ = squared_errors_of_single_tables(dependent=True, noise_sd=2.0)
+    assert pooled < 1.05 * unpooled
 
 
 def test_pooled_pairs_without_three_way_interaction_are_exact():
@@ -277,7 +330,7 @@ def test_expected_deviations_of_many_noise_tables_are_small():
         axes: ResidualEstimate(cells=cells, variance=100.0, rank=12, projection=projection)
         for axes, cells in {**noise, (0, 30): signal}.items()
     }
-    excesses = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
+    excesses = expected_deviations(residuals, dict.fromkeys(residuals, reference))
     positive_parts = sum(
         max(0.0, residuals[axes].noise_excess(residuals[axes].cells)[0]) for axes in noise
     )
@@ -299,7 +352,7 @@ def test_expected_deviations_discount_large_noise_of_single_table():
         residuals[0, j] = ResidualEstimate(
             cells=cells, variance=900.0**2, rank=20, projection=projection
         )
-    deviations = shrunk.expected_deviations(residuals, dict.fromkeys(residuals, reference))
+    deviations = expected_deviations(residuals, dict.fromkeys(residuals, reference))
     excess = residuals[0, 1].noise_excess(residuals[0, 1].cells)[0] * 900.0**2
     assert 0.0 < deviations[0, 1] < 0.1 * excess
 
