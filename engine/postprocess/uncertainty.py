@@ -13,7 +13,9 @@ tau m.  Given a measurement with noise of variance v, the posterior variance of 
 
 The cell is drawn from the gamma distribution with this variance and the published count as mean.
 If the measurement shows that an attribute determines another one (`determination`), all tables with
-the determined attribute follow from the drawn tables with its source.
+the determined attribute follow from the drawn tables with its source.  At the end, all tables of a
+draw are scaled to a number of records that is drawn from its posterior distribution.  Otherwise a
+published number of records that is far too small would give far too small errors.
 
 **Prior of tau.**  If the noise is large, one table contains little information about its tau, but
 all tables with the same number of attributes together contain more.  Let s be the squared distance
@@ -34,6 +36,7 @@ maximization are made, so that the prior remains smooth.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +66,7 @@ from engine.postprocess.determination import (
     follow_sources,
     set_with_same_counts,
 )
-from engine.postprocess.partial_pooling import noise_excess
+from engine.postprocess.partial_pooling import noise_excess, pooled_total
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
 from engine.postprocess.residual_estimates import (
     Evidence,
@@ -267,6 +270,22 @@ def draw_truth(
         deviation[positive] = generator.gamma(table[positive] / scale, scale) - table[positive]
         truth[axes] = contrasts[axes] + contrast(deviation)
     return follow_sources(truth, determined, posteriors)
+
+
+def draw_total(total: float, variance: float, generator: np.random.Generator) -> float:
+    """Draw a possible true number of records, given a noisy one above 0.
+
+    The distribution is the normal distribution with mean ``total`` and variance ``variance``,
+    restricted to positive numbers: the posterior distribution for a flat prior.
+
+    >>> draw_total(500.0, 0.0, np.random.default_rng(0))
+    500.0
+    """
+    if variance == 0.0:
+        return total
+    noise_sd = math.sqrt(variance)
+    quantile = generator.uniform(scipy.special.ndtr(-total / noise_sd), 1.0)
+    return float(total + noise_sd * scipy.special.ndtri(quantile))
 
 
 def simulate_measurement(
@@ -712,6 +731,10 @@ def uncertainty(
     if fit != "none":
         determined = determined_attributes(estimates, published.contrasts)
         posteriors = residual_posteriors(estimates, published.contrasts, determined)
+    # The noisy number of records and its variance; see `publish` for the two fits.
+    noisy_total = (
+        pooled_total(estimates) if fit == "shrunk" else (estimates.total, estimates.total_variance)
+    )
     errors: list[dict[Axes, Array]] = []
     truths: list[dict[Axes, Array]] = []
     checkpoints = checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
@@ -723,6 +746,10 @@ def uncertainty(
             set_state(generator, done["generator"])
             continue
         truth = draw_truth(published.contrasts, posteriors, determined, generator)
+        if fit != "none" and not estimates.exact:
+            # Public tables determine the number of records, so that it is not drawn.
+            scale = draw_total(*noisy_total, generator) / float(published.contrasts[()])
+            truth = {axes: scale * c for axes, c in truth.items()}
         tables = Published(
             measurement=measurement, fit="none", names=published.names, contrasts=truth
         )

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 
 from benchmarks.coverage import coverage
 from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
@@ -17,6 +18,7 @@ from engine.postprocess.uncertainty import (
     REASONS,
     SHARES,
     ResidualPosterior,
+    draw_total,
     residual_posteriors,
     simulate_measurement,
 )
@@ -153,6 +155,30 @@ def test_intervals_cover_at_nominal_rate(pcost):
     # Published intervals can be wider than the unbiased ones here, because there are few draws and
     # the counts are large.
     assert summary["half"] < 1.3 * summary["unbiased half"]
+
+
+def test_total_smaller_than_its_noise_gets_an_error_as_large_as_its_noise():
+    """3,000 records; the noise of their number has the standard deviation 2,934."""
+    workload, covered = Workload.all_ways(SCHEMA, (1,), family="marginal"), []
+    for seed in (0, 7, 11):
+        measurement, table = measured_on(workload, Budget(pcost=1e-6), seed=seed)
+        published = measurement.publish()
+        estimated = published.uncertainty()
+        noise_sd = math.sqrt(evidence(measurement).total_variance)
+        assert 0.0 < published.total < 0.3 * noise_sd
+        assert float(estimated.table_errors([])) > 0.8 * noise_sd
+        for name in SCHEMA.names:
+            half_width = estimated.reach() * estimated.table_errors([name])
+            covered += list(np.abs(published.table([name]) - table([name])) <= half_width)
+    assert np.mean(covered) > 0.85
+
+
+def test_drawn_totals_follow_normal_distribution_above_zero():
+    generator = np.random.default_rng(5)
+    draws = np.array([draw_total(50.0, 900.0, generator) for _ in range(4_000)])
+    expected = scipy.stats.truncnorm(-50.0 / 30.0, np.inf, 50.0, 30.0)
+    assert draws.min() > 0.0
+    assert scipy.stats.kstest(draws, expected.cdf).pvalue > 0.01
 
 
 def test_error_of_sum_uses_query_variance():
