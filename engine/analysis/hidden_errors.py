@@ -72,7 +72,9 @@ def hidden_text(plan: Plan, groups: Sequence[int]) -> str:
     """
     worst = plan.workload.groups[groups[0]]
     error = format_number(errors_by_group(plan)["rmse"][groups[0]])
-    counts = "count" if worst.count == 1 else f"{worst.count:,} counts"
+    is_single = worst.count == 1
+    attributes = set_name(worst.attributes) if worst.attributes else "all records"
+    queries = "query" if is_single else f"{worst.count:,} queries"
     others = (
         f" {pluralize(len(groups) - 1, 'more table')} {'exceeds' if len(groups) == 2 else 'exceed'}"
         " it by far."
@@ -80,8 +82,8 @@ def hidden_text(plan: Plan, groups: Sequence[int]) -> str:
         else ""
     )
     return (
-        f"The {counts} of {set_name(worst.attributes) or 'all records'} have an error of {error},"
-        f" while the typical error is {format_number(plan.rmse)}.{others}"
+        f"The {queries} on {attributes} {'has' if is_single else 'have'} an error of"
+        f" {error}, while the typical error is {format_number(plan.rmse)}.{others}"
     )
 
 

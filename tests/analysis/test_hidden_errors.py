@@ -26,7 +26,7 @@ def test_hidden_groups_exceed_typical_error() -> None:
     assert list(errors[list(hidden)]) == sorted(errors[list(hidden)], reverse=True)
     assert PAIRS.groups[hidden[0]].attributes == ("sex",)
     text = analysis.hidden_text(result, hidden)
-    assert "2 counts of sex" in text
+    assert "2 queries on sex have" in text
     assert f"{len(hidden) - 1} more tables" in text
 
 

@@ -95,12 +95,15 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
 
 
 def test_ways_to_reduce_error_follow_short_list_of_tables(visit: Visit) -> None:
-    short = RequestState(workload=Workload(WORKLOAD.schema).add("vote").add("age").add("party"))
+    tables = Workload(WORKLOAD.schema).add("vote").add("age", "prefix").add("party")
+    short = RequestState(workload=tables)
     path = f"preview?{permalink.NAME}={permalink.packed(short)}"
     tops = {}
     for name, address in (("short", path), ("long", PREVIEW_PATH)):
         visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
         visit.open(address)
+        if name == "short":
+            visit.pick("Table", "2: age")  # a table with a chart
         ways = visit.page.get_by_text("Ways to reduce this error")
         ways.wait_for()
         tops[name] = ways.bounding_box()["x"]

@@ -39,7 +39,7 @@ def draw(plan: Plan) -> None:
     """Draw the tables of a plan, and beside them the errors of the selected table.
 
     Sources of this error, and ways to reduce it, are drawn below its chart. If the list of tables
-    is short, they are instead drawn below both, so that no half of the page remains empty.
+    is short, they are instead drawn below list and chart, so that no half of the page is empty.
     """
     left, right = st.columns(2, gap="medium")
     with left:
@@ -48,9 +48,9 @@ def draw(plan: Plan) -> None:
     with right:
         # The trial is shown at the top, so that the user sees its result without scrolling.
         trial = st.container()
-        number, row = _draw_selected_group(plan)
+        number, row, has_chart = _draw_selected_group(plan)
         below_chart = st.container()
-    with st.container() if is_short else below_chart:
+    with st.container() if is_short and has_chart else below_chart:
         variance_breakdown_view.why(plan, number, row, trial)
 
 
@@ -188,13 +188,14 @@ def _identity(plan: Plan, number: int) -> tuple[tuple[str, ...], tuple[str, ...]
     return plan.schema.names, group.attributes, group.family_text, condition
 
 
-def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator]:
+def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator, bool]:
     """Draw the errors of the selected group.
 
     Returns
     -------
     number : index of the group.
     row : container of the buttons below the chart.
+    has_chart : False if all queries of the group have the same error, which a sentence states.
     """
     number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_redraw_table)
@@ -231,7 +232,7 @@ def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator]:
             if axes_and_fixed is not None:
                 _error_table(plan, picture)
             _errors_of_all_groups(plan)
-    return number, row
+    return number, row, even_error is None
 
 
 def _errors_of_all_groups(plan: Plan) -> None:

@@ -44,5 +44,5 @@ def test_slow_plan_is_warned_of_without_search(monkeypatch: pytest.MonkeyPatch) 
     searches: list[str] = []
     monkeypatch.setattr(hidden_table_view, "_search", lambda key, *_: searches.append(key))
     monkeypatch.setattr(hidden_table_view, "SEARCH_S", -1.0)
-    assert "2 counts of sex" in open_preview(PAIRS).text()
+    assert "2 queries on sex have" in open_preview(PAIRS).text()
     assert searches == []

@@ -128,7 +128,7 @@ def test_column_that_orders_the_tables_comes_first(session: Session) -> None:
 
 
 def test_long_planning_waits_for_button_and_cancels() -> None:
-    schema = Schema.from_json('{"x": 80, "y": 50}')
+    schema = Schema.from_json('{"x": 120, "y": 100}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     studio = RequestState(workload=workload)
     session = Session(plan=permalink.packed(studio)).go("preview")
