@@ -1030,7 +1030,7 @@ def domain_gram(workload: Workload) -> Array:
     for group in workload.groups:
         if not group.is_weighted:
             continue
-        # axes of the table in the order of the group's parts, then all other axes
+        # axes of the table in the order of the group's query families, then all other axes
         group_axes = [names.index(group.attributes[a]) for part in group.parts for a in part.axes]
         other_axes = [axis for axis in range(len(sizes)) if axis not in group_axes]
         other_cells = math.prod(sizes[axis] for axis in other_axes)

@@ -273,7 +273,8 @@ class _Queries:
         A family is too large if its query rows have more than `MAX_PART_ENTRIES` entries.
         """
         query_weights, weight = group.query_weights, group.weight
-        # a group without parts has one query, so its query weight multiplies the group weight
+        # a group without query families has one query (the total), so its query weight multiplies
+        # the group weight
         if query_weights is not None and not group.parts:
             weight, query_weights = weight * float(query_weights[0]), None
         parts: Sequence[Part] = (
@@ -585,7 +586,8 @@ class Frame:
         roots = np.sqrt(lower_eigenvalues(eigenvalues))
         K_in_eigenbasis = U.T @ self.K
         R = K_in_eigenbasis.T @ (K_in_eigenbasis * roots[:, None])
-        # The trace of Y on the complement of K is tr Y - tr R.  For k = n the complement is {0}.
+        # The trace of Y on the orthogonal complement of K is tr Y - tr R.  For k = n this
+        # complement is {0}.
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
             gram=gram,
@@ -979,7 +981,8 @@ class DenseNormBound:
             grams = self._grams(product, state)
             by_summand = factor * weight * by_M[np.ix_(index, index)]
             by_summand = by_summand.reshape([len(g) for g in grams] * 2)
-            # the row and the column axis of each part become one axis, for the entries of its Gram
+            # the row and the column axis of each family become one axis, for the entries of its
+            # Gram
             by_summand = group_axes(by_summand, [(q, q + len(grams)) for q in range(len(grams))])
             for p, (names, key) in enumerate(product):
                 # derivative of a Kronecker product with respect to one factor: the inner product

@@ -8,8 +8,8 @@ a chain of such choices.
 
 The common part is computed one residual space at a time, so all plans must divide tables into
 residual spaces in the same way.  This is the case if the centers of all plans are uniform, or if
-all plans have the same tuned centers and complements.  Plans that measure several residual spaces
-with one strategy (tuned plans on small domains, for example) are refused.
+all plans have the same tuned centers and complements (splits of pairs).  Plans that measure several
+residual spaces with one strategy (tuned plans on small domains, for example) are refused.
 
 In both stages, answers are rounded to a noise grid, and rounding costs privacy.  The grids of both
 stages are finer than that of a plan, so that rounding twice usually costs less than rounding the
@@ -128,7 +128,7 @@ def _is_answered(plan: Plan, group: int) -> bool:
 
 
 def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
-    """Return the centers and complements of all plans together.
+    """Return the centers and complements (splits of pairs) of all plans together.
 
     Raises
     ------
@@ -171,8 +171,7 @@ def _joint_centers(options: Sequence[Plan]) -> dict[str, Array]:
 
 
 def _joint_complements(options: Sequence[Plan]) -> dict[Space, Complement]:
-    """Return the complements by pair of attributes; raise PlanError if they differ between
-    plans."""
+    """Return tuned splits (complements) by pair; raise PlanError if they differ between plans."""
     joint_complements: dict[Space, Complement] = {}
     for pair in dict.fromkeys(space for p in options for space in p.blocks if len(space) == 2):
         complements = [p.split.complements.get(pair) for p in options if pair in p.blocks]
@@ -460,10 +459,10 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     ------
     PlanError
         There are fewer than two plans, or the names are not allowed.  The plans have different
-        schemas, privacy units, centers or complements.  A plan measures full tables, or several
-        residual spaces with one strategy.  The schema has invariants, or neighbours replace a
-        record.  The plans have no common part, or their costs cannot be divided between the two
-        stages.
+        schemas, privacy units, centers or complements (splits of pairs).  A plan measures full
+        tables, or several residual spaces with one strategy.  The schema has invariants, or
+        neighbours replace a record.  The plans have no common part, or their costs cannot be
+        divided between the two stages.
     LimitExceeded
         Blocks are too large to be compared in memory, or all plans measure an attribute of 1,000
         cells or more.

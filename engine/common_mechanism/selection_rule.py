@@ -461,10 +461,10 @@ def workloads_by_level(
     """Return one analysis per level of an attribute with a code list, from coarse to fine.
 
     The analysis of a level contains the groups of the workload, with the queries on the attribute
-    replaced by one query per area of this level.  Of groups that are then equal, it contains the
-    first.  All other attributes of a group retain their query family, except a family on several
-    attributes, which becomes marginal.  If the workload has no groups, every analysis has one group
-    on the attribute.
+    replaced by one query per area of this level.  Of several groups that become equal by this
+    replacement, the analysis contains the first.  All other attributes of a group retain their
+    query family, except a family on several attributes, which becomes marginal.  If the workload
+    has no groups, every analysis has one group on the attribute.
 
     Parameters
     ----------

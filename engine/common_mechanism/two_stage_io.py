@@ -296,9 +296,9 @@ def write_second_stage(
 ) -> None:
     """Write the result file of the second stage, with the estimates that combine both stages.
 
-    If the option at ``position`` is a closer look (`has_next_choice`), it is the look of the next
-    choice.  The file then has the contents that `write_look` writes, and the key of the look
-    before.
+    If the option at ``position`` is a closer look (`has_next_choice`), it is the look (first stage)
+    of the next choice.  In this case the file has the contents that `write_look` writes, and the
+    key of the look before.
     """
     measurement = chosen_measurement(common, position, look_result, dict(drawn), key="", utc="")
     if has_next_choice(common, position) and common.following is not None:

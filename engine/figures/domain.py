@@ -288,7 +288,7 @@ def _coefficient_map(
 def _coefficients(group: Group, query: int) -> Array:
     """Return the coefficients of a query of a group on two attributes, shape (n_1, n_2)."""
     rows = []
-    # From one query of the group to the next, the query of the last part changes first.
+    # From one query of the group to the next, the query of the last family changes first.
     for part in reversed(group.parts):
         query, row = divmod(query, part.count)
         rows.append(part.family.rows(part.sizes, row, row + 1).reshape(part.sizes))

@@ -217,8 +217,8 @@ def to_finish_text(
 ) -> str:
     """Return sentences with the cost of every option, and the analyses that a dataset can pay.
 
-    If `CommonPlan.following` is set, the user makes another choice after choosing "a finer one".  A
-    sentence then states the costs of all steps together.
+    If `CommonPlan.following` is set, the user makes another choice after choosing "a finer one".
+    In this case a sentence states the costs of all steps together.
 
     Parameters
     ----------

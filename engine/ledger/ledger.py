@@ -243,9 +243,9 @@ def check(
 
     Parameters
     ----------
-    verified : state after the last verification by this program. The budget rules and the hash
-        chain are then checked only for later rows. With None they are checked for all rows, and
-        SQLite checks the integrity of the file.
+    verified : state after the last verification by this program. With such a state, the budget
+        rules and the hash chain are checked only for later rows. With None they are checked for all
+        rows, and SQLite checks the integrity of the file.
 
     Returns
     -------

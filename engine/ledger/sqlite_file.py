@@ -148,7 +148,7 @@ def transaction(
     ----------
     write : whether the transaction takes the write lock before it reads.
     wait : seconds to wait for the lock.
-    new : whether the file is still empty; its format is then not checked.
+    new : whether the file is still empty; the format of an empty file is not checked.
 
     Raises
     ------

@@ -114,7 +114,7 @@ def count_weighted_queries(workload: Workload, goal: Objective, split: Split) ->
     row_entries: dict[Hashable, int] = {}
     queries, is_needed = 0, False
     for group in groups:
-        # parts whose queries need different weights
+        # query families whose queries need different weights
         weighted_parts = [
             part
             for part in group.parts
@@ -192,9 +192,9 @@ class SortedWorkload:
             for n in workload.schema.names
         }
         space_classes: Mapping[Space, int] = {}
-        # Each pass sorts the parts of the groups, and computes equivalence classes of the sorted
-        # groups and of the residual spaces.  The second pass sorts by the classes of the spaces on
-        # single attributes, too.
+        # Each pass sorts the query families of the groups, and computes equivalence classes of the
+        # sorted groups and of the residual spaces.  The second pass sorts by the classes of the
+        # spaces on single attributes, too.
         for _ in range(2):
             self.orders = [
                 self._order(group, labels_of, space_classes) for group in workload.groups
@@ -222,7 +222,7 @@ class SortedWorkload:
 
     def emphasis(self, sorted_emphasis: Emphasis) -> Emphasis:
         """Convert query weights for the sorted workload to weights for the original workload."""
-        # The result has one class per pair (class of the sorted workload, order of the parts).
+        # The result has one class per pair (class of the sorted workload, order of the families).
         class_numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         class_of_group = tuple(
             class_numbers.setdefault((sorted_class, order), len(class_numbers))
@@ -230,7 +230,8 @@ class SortedWorkload:
             else -1
             for sorted_class, order in zip(sorted_emphasis.class_of_group, self.orders, strict=True)
         )
-        # The part with index p in the original group has the index order.index(p) after sorting.
+        # The query family with index p in the original group has the index order.index(p) after
+        # sorting.
         vector_indices = []
         for sorted_class, order in class_numbers:
             indices = sorted_emphasis.vector_indices[sorted_class]
@@ -312,8 +313,8 @@ class StrategyLayout:
         self.parts = parts_of(workload)
         self._symmetric: dict[Hashable, bool] = {}
         self._rows: dict[Hashable, Array] = {}
-        # An attribute needs a strategy that adapts to the query weights, unless its only part has
-        # equivalent queries and cells.
+        # An attribute needs a strategy that adapts to the query weights, unless its only query
+        # family has equivalent queries and cells.
         self.is_adapted = {
             name: any(not self._is_symmetric(p, name) for p in parts) or len(parts) > 1
             for name, parts in self.parts.items()
@@ -388,20 +389,20 @@ class StrategyLayout:
         names = [group.attributes[p.axes[0]] for p in group.parts]
         adapted_parts = tuple(k for k, name in enumerate(names) if self.is_adapted[name])
         fixed_parts = [k for k in range(len(names)) if k not in adapted_parts]
-        # (q . pi)^2 of every query q, one array per part.  The variance has this factor in residual
-        # spaces that do not contain the part's attribute.
+        # (q . pi)^2 of every query q, one array per query family.  The variance has this factor in
+        # residual spaces that do not contain the attribute of the family.
         outside = [
             part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2
             for part, name in zip(group.parts, names, strict=True)
         ]
-        # In residual spaces that contain the attribute of a fixed part, the variance of every query
-        # has this factor.
+        # In residual spaces that contain the attribute of a fixed family (without adapted
+        # strategy), the variance of every query has this factor.
         inside = {k: self._fixed_variance(group.parts[k]) for k in fixed_parts}
         spaces = [group.named(axes) for axes in group.spaces(self.workload.schema)]
         spaces = [space for space in spaces if space in classes.spaces]
         factors, strategy_indices = [], []
         for space in spaces:
-            # All queries of a fixed part have equal factors, so the factor of query 0 is taken.
+            # All queries of a fixed family have equal factors, so the factor of query 0 is taken.
             factors.append(
                 math.prod(
                     inside[k] if names[k] in space else float(outside[k][0]) for k in fixed_parts
@@ -1080,7 +1081,7 @@ class _SearchState:
         """
         vectors: list[Array] = []
         vector_indices, class_weights = [], []
-        # ``uniform[count]`` is the index of the vector of ones for a part with ``count`` queries.
+        # ``uniform[count]`` is the index of the vector of ones for a family with ``count`` queries.
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
             # The search raises all weights to at least ``floor``. Here ``floor`` is subtracted

@@ -428,8 +428,8 @@ class SeparateWeights:
         for queries, class_weight, indices in zip(
             class_queries, emphasis.weights, emphasis.vector_indices, strict=True
         ):
-            # An outer product of the vectors has one axis per part.  It is reshaped to one axis per
-            # table.
+            # An outer product of the vectors has one axis per part (query family).  It is reshaped
+            # to one axis per table.
             weights = np.array(queries.groups * class_weight * queries.target)
             for table_families in queries.variances.family_sets:
                 for p in table_families:
@@ -579,7 +579,7 @@ MAX_STALE_STEPS = 6
 # exp(MAX_LOG_RANGE) times the smallest.  A much smaller weight would remove its query from the Gram
 # matrix by rounding.
 MAX_LOG_RANGE = 12.0
-# A group with several parts has one weight per query, instead of factored weights, on two
+# A group of several query families has one weight per query, instead of factored weights, on two
 # conditions. The workload has at most MAX_FULL_DOMAIN_QUERIES queries, and the table of the group
 # has at most MAX_FULL_DOMAIN_CELLS cells.
 MAX_FULL_DOMAIN_QUERIES = 20_000
@@ -701,7 +701,7 @@ class TradeoffSearch:
             else:
                 keys, initial = [], []
                 # In groups with several parts (product factors), equal parts on equivalent
-                # attributes share one vector. The query weights on every residual space are then a
+                # attributes share one vector. So the query weights on every residual space are a
                 # product over attributes. Groups in which several parts have inequivalent queries
                 # need other weights, so they share vectors only with each other.
                 inequivalent = sum(not has_equal_weights(part) for part in group.parts)
@@ -854,9 +854,8 @@ class TradeoffSearch:
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             improved = replace(candidate, noises=allocation.noises, value=allocation.value)
-            # The witness (the candidate with the best bound) is replaced by the same object,
-            # because a plan file then stores the weights of the best plan and of the best bound
-            # once.
+            # The witness (the candidate with the best bound) is replaced by the same object, so
+            # that a plan file stores the weights of the best plan and of the best bound only once.
             if self.witness is candidate:
                 self.witness = improved
             if self.best is None or improved.value < self.best.value:

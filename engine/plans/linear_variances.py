@@ -41,9 +41,9 @@ MAX_EXPONENT = 60.0
 # A power with at most this many monomials is always expanded, because all groups with so few
 # monomials are evaluated together in one batch.
 MAX_BATCHED_MONOMIALS = 500
-# Each row of a table is divided by its largest entry.  Two columns count as equal if they then
-# agree in this number of decimals.  Equal variances that are computed in different coordinates have
-# a relative difference of about 1e-13.
+# Each row of a table is divided by its largest entry.  Two columns count as equal if they agree in
+# this number of decimals after the division.  Equal variances that are computed in different
+# coordinates have a relative difference of about 1e-13.
 EQUAL_DIGITS = 11
 # Columns of a table, shape (spaces, columns), and the weight of each column.
 WeightedColumns = tuple[Array, Array]

@@ -380,8 +380,8 @@ def _quadratic_forms(
     if len(families) == 1:
         return _quadratic_forms_by_chunk(group.parts[families[0]], order, factors)
     # ``table`` becomes the covariance with two axes per family, for the rows and the columns of the
-    # matrix.  Each axis of the block's table is then identified by (axis, 0 for rows or 1 for
-    # columns).
+    # matrix.  In ``table``, each axis of the block's table is identified by (axis, 0 for rows or 1
+    # for columns).
     table, axis_ids = np.ones(()), list[tuple[int, int]]()
     for table_axes, sizes, matrix in marginals:
         table = np.multiply.outer(table, np.asarray(matrix).reshape(*sizes, *sizes))
@@ -456,8 +456,8 @@ def covariance_of(
     left_axes, right_axes = [position[n] for n in left_names], [position[n] for n in right_names]
     left_sets, right_sets, matrices = [], [], []
     for axes, strategy in block.factors:
-        # A query without an attribute of this factor sums over the cells of the factor.  The matrix
-        # then has a single row or column for the query.
+        # A query without an attribute of this factor sums over the cells of the factor.  So the
+        # matrix has a single row or column for such a query.
         rows, columns = (
             [i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes)
         )

@@ -231,7 +231,7 @@ def project_nonnegative(
     sizes : number of cells of every attribute.
     tolerance : largest share of uniform tables that may be mixed in at the end.  The search ends
         when no cell is below ``-tolerance * total / cells`` and the cells with multipliers are near
-        0 on average.  It also ends after `MAX_ROUNDS` rounds; then the share can be larger.
+        0 on average.  It also ends after `MAX_ROUNDS` rounds; in this case the share can be larger.
     possible, uniform, exact : see `Evidence`.
 
     Guarantee: all cells are at least 0 and impossible cells are 0, up to the rounding of sums.

@@ -411,7 +411,7 @@ def pooled_total(evidence: Evidence) -> tuple[float, float]:
     total = math.exp(logs[0])
     variance = total**2 * max(noise_variance, jackknife, DEPENDENCE_ERROR**2)
     # ``total`` is taken as biased if it differs from the measured total by more than chance
-    # explains. An estimate of the squared bias is then added to its variance.
+    # explains. An estimate of the squared bias of a biased ``total`` is added to the variance.
     difference, chance = (total - evidence.total) ** 2, variance + evidence.total_variance
     variance += max(0.0, difference - (1.0 + BIAS_THRESHOLD_SD * math.sqrt(2.0)) * chance)
     precision = 1.0 / evidence.total_variance + 1.0 / variance

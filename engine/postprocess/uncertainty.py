@@ -725,8 +725,8 @@ def uncertainty(
     estimates = evidence(measurement)
     generator = np.random.default_rng(seed_of(measurement))
     report_progress = progress_share(progress)
-    # Tables of fit="none" have errors that do not depend on the true tables.  Every draw then uses
-    # the published tables as true tables.
+    # Tables of fit="none" have errors that do not depend on the true tables.  So with fit="none",
+    # every draw uses the published tables as true tables.
     posteriors, determined = dict[Axes, ResidualPosterior](), dict[int, Determination]()
     if fit != "none":
         determined = determined_attributes(estimates, published.contrasts)

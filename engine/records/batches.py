@@ -135,8 +135,8 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     ----------
     available : names in the header of the records.
     names : names of the requested columns.
-    quote : False if `available` may be a record, as in a file without a header. If no requested
-        name is available, the message then quotes nothing from `available`.
+    quote : False if `available` may be a record, as in a file without a header. In this case the
+        message quotes nothing from `available` if no requested name is available.
     """
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]

@@ -938,8 +938,8 @@ def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
     Returns
     -------
     bool
-        True if the rows were counted. False if the database cannot count them; then nothing was
-        added, and the caller must fetch the rows.
+        True if the rows were counted. False if the database cannot count them; in this case nothing
+        was added, and the caller must fetch the rows.
     """
     with cancel_on_stop(data.get_backend(), check_callback(progress)) as monitor:
         return _count_in_database(tally, data, monitor)

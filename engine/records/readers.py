@@ -216,8 +216,8 @@ def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     """Yield (position, object) for each element of a JSON array, which is read block by block.
 
-    For an element that is not a valid object, (position, None) is yielded; the caller must then
-    stop the iteration.
+    For an element that is not a valid object, (position, None) is yielded, and the caller must stop
+    the iteration.
     """
     json_decoder = json.JSONDecoder(object_pairs_hook=_json_object)
     utf8_decoder = codecs.getincrementaldecoder("utf-8-sig")()

@@ -435,7 +435,7 @@ def group_texts(
     columns: list[pa.Array] = []
     index = np.arange(start, stop)
     has_empty_text = False
-    # From one query of the group to the next, the query of the last part changes first.
+    # From one query of the group to the next, the query of the last family changes first.
     for part in reversed(query_group.parts):
         index, query = np.divmod(index, part.count)
         attributes = tuple(schema[query_group.attributes[axis]] for axis in part.axes)

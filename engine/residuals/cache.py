@@ -46,7 +46,7 @@ MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
 # a search is not stored in a file if the square of its number of residual coordinates is below this
-# value, because the search then takes less time than reading the file
+# value, because such a search takes less time than reading the file
 MIN_CACHED_COORDINATES_SQUARED = 2_000
 # largest number of initial weights stored for searches of one shape (equal sizes, centers, method)
 MAX_HINTS_PER_SHAPE = 8

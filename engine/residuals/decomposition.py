@@ -1091,8 +1091,8 @@ def decompose(
     workload : the queries and their weights.
     split : centers and complements of the attributes.
     labels : mapping from attribute names to labels; see `Subworkload.labels`.
-    forecast : whether to leave out the entries of large Grams, which forecasts do not need.  The
-        coefficients of terms with such Grams are then not exact.
+    forecast : whether to leave out the entries of large Grams, which forecasts do not need.  With
+        True, the coefficients of terms with such Grams are not exact.
 
     >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])

@@ -557,7 +557,7 @@ class Attribute:
         """Return a copy of the attribute with the hierarchy of a code list added.
 
         The codes must be the labels of the attribute, in any order. Only the labels `other` and
-        `missing` can be absent from the list; each is then an area of its own on every level.
+        `missing` can be absent from the list; an absent label is an area of its own on every level.
 
         Raises
         ------

@@ -284,8 +284,8 @@ def _cells_of_comparison(attribute: Attribute, sign: str, constant: str | int | 
         return np.asarray(compare(np.arange(attribute.size), constant))
     inside, cut = _binned(attribute, sign, float(constant), attribute.integer)
     if len(cut):
-        # The error proposes ``integer=True`` if the comparison then is exact and the attribute can
-        # have this option, which requires integer edges.
+        # The error proposes ``integer=True`` if this option makes the comparison exact and the
+        # attribute can have the option, which requires integer edges.
         has_integer_edges = all(map(float.is_integer, attribute.edges))
         exact_for_integers = (
             not attribute.integer
@@ -611,7 +611,7 @@ class Grouping:
         return (self._name(node),)
 
     def _is_attribute(self, node: exp.Column) -> bool:
-        """Return whether the name of a column is an attribute; then no alias is looked up.
+        """Return whether the name of a column is an attribute, so that no alias is looked up.
 
         Without quotes, upper and lower case are the same.
         """

@@ -213,7 +213,7 @@ def _check_union(
 def _split_signature(
     centers: Sequence[Array | None], complements: Mapping[Axes, Complement]
 ) -> Hashable:
-    """Return a hashable value that is equal for equal centers and complements."""
+    """Return a hashable value, equal for equal centers and complements (splits of pairs)."""
     center_bytes = tuple(None if center is None else center.tobytes() for center in centers)
     return center_bytes, frozenset(
         (axes, complement.key) for axes, complement in complements.items()

@@ -104,8 +104,8 @@ def waiting(book: Ledger, dataset: str) -> dict[str, str]:
 def has_next_choice(steps: Steps) -> bool:
     """Return whether the decision leads to another choice in a chain of choices.
 
-    This is so if the finer option was chosen and an even finer one exists. The measurement of the
-    chosen option is then the look of the next choice.
+    This is so if the finer option was chosen and an even finer one exists. In this case the
+    measurement of the chosen option is the look (first stage) of the next choice.
     """
     option = steps.choice.option if steps.choice is not None else None
     return steps.common.following is not None and option == steps.common.names[-1]

@@ -90,7 +90,7 @@ def amount(value: float, definition: TotalDefinition, *, is_left: bool = False) 
     ----------
     value : amount in the unit of ``definition``, pcost or pure epsilon; 0 or more.
     definition : definition of the total of the dataset.
-    is_left : whether the amount is what is left; its number is then rounded down, unless it is a
+    is_left : whether the amount is the remaining budget, which is rounded down unless it is a
         success rate.
 
     >>> amount(1.0, TotalDefinition()), amount(0.0, TotalDefinition())
@@ -116,7 +116,8 @@ def sum_note(*, is_pure: bool, has_bar: bool = True) -> None:
 
     Parameters
     ----------
-    is_pure : whether the amounts are pure epsilons, which add up; nothing is drawn then.
+    is_pure : whether the amounts are pure epsilons; there is no note about these, because they add
+        up.
     has_bar : whether the note is below a bar, whose lengths are privacy costs.
     """
     if chosen_unit() in (APPROX, PURE) and not is_pure:

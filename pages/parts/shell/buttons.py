@@ -43,15 +43,15 @@ def button(
 ) -> None:
     """Draw a button that calls an action with arguments computed from the latest field values.
 
-    If the user changed a field after the page was drawn, a click first redraws the page. The action
-    is then called with the new arguments, unless the button is now disabled.
+    If the user changed a field after the page was drawn, a click first redraws the page. After this
+    redraw, the action is called with the new arguments, unless the button is now disabled.
 
     Parameters
     ----------
     args : arguments of the action.
     place : container in which the button is drawn.
-    spends : whether the action spends budget. If a field was changed, the action is then not
-        called, and the user has to click again.
+    spends : whether the action spends budget. Such an action is not called if a field was changed,
+        so the user has to click again.
     looks : further arguments of `st.button`.
     """
     page_values, cache = _DRAWN.get(), history.page_state()
