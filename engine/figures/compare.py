@@ -367,7 +367,7 @@ def ranking_picture(comparison: Comparison, criterion: str = "rmse") -> Picture:
                 None,
                 [
                     relative.omitted_text(),
-                    "Gaps in the chart are rounded up." if has_bound else "",
+                    "Gaps are rounded up." if has_bound else "",
                     comparison.statement if criterion == "rmse" else "",
                 ],
             )
