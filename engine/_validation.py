@@ -21,7 +21,8 @@ def check_int(
 ) -> int:
     """Return the value as an int; raise ``error`` unless it is an integer from ``low`` to ``high``.
 
-    ``word`` is the name of the value in the error message.
+    ``word`` is the name of the value in the error message. With ``high`` None there is no upper
+    limit.
 
     >>> check_int("number of cells", 5)
     5

@@ -214,7 +214,8 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 def category_axis(title: str | None = None) -> dict[str, Any]:
     """Return the plotly properties of an axis of labels.
 
-    The labels are horizontal, or vertical if they would overlap.
+    The labels are horizontal, or vertical if they would overlap. The axis has a title if one is
+    given.
     """
     axis: dict[str, Any] = {"type": "category", "automargin": True, "autotickangles": [0, 90]}
     return axis if title is None else axis | {"title": {"text": title}}

@@ -888,7 +888,7 @@ class Ledger:
         Parameters
         ----------
         content : bytes, or a function that writes to a binary file.
-        draft : file with reserved space, from `room_for`.
+        draft : file with reserved space, from `room_for`; None without reserved space.
 
         Raises
         ------

@@ -880,7 +880,8 @@ def best_of(
     gap : relative RMSE gap at which the search on one unit (see ``max_cells``) stops.
     max_cells : largest number of cells of a unit (set of attributes with one strategy matrix).
     deadline : time at which the search stops, on the clock of `planning_time`.
-    tell : progress callback with a text, called before every search; it may raise to cancel.
+    tell : progress callback with a text, called before every search; it may raise to cancel.  None
+        for no reports.
     max_records : public upper bound on the number of records.  On tables of more than
         `MAX_FREE_CELLS` cells, the compared errors include the rounding of answers to a grid, which
         depends on this number.

@@ -769,6 +769,7 @@ def level_selection(
     ----------
     gram : Gram matrix of the workload, shape (cells, cells).
     sizes : shape of the domain; one axis by default.
+    options : stopping rules; None for the defaults of `LevelOptions`.
 
     Raises
     ------
@@ -823,6 +824,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
     Parameters
     ----------
     grams : Gram matrix of every axis, shape (n_i, n_i) each; at least one.
+    options : stopping rules of each search; None for the defaults of `LevelOptions`.
 
     Source: Li and Miklau, theorem 4.2; the choice of the shares is an extension of this project.
 
@@ -897,6 +899,7 @@ def interval_strategy(
     gram : Gram matrix of the workload, shape (cells, cells).
     groups : number of intervals.  The default is the cube root of the number of cells, as in the
         paper.
+    options : stopping rules of both stages; None for the defaults of `LevelOptions`.
 
     Source: Li and Miklau, section 4.3.2.
 

@@ -582,7 +582,8 @@ def strategies_of_weights(
         an attribute that is not in the mapping have equal weights.
     cell_weights : cell weights of every adapted strategy, shape (cells,); None for uniform weights.
     recorded : cell weights from a plan file that replace ``cell_weights``, one weight per class of
-        equivalent cells.  The function removes the entries that it uses from the front of the list.
+        equivalent cells; None without a plan file.  The function removes the entries that it uses
+        from the front of the list.
 
     Raises
     ------

@@ -143,7 +143,8 @@ def new_file(
 ) -> Iterator[Path]:
     """Yield a temporary path; rename its file to ``path`` at the end of the context.
 
-    If the context ends with an exception, the temporary file is removed.
+    If the context ends with an exception, the temporary file is removed. The parameters are those
+    of `check_target`.
 
     Raises
     ------

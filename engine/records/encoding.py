@@ -346,7 +346,8 @@ class Encoder:
 
         Parameters
         ----------
-        clock : unit and epoch if the file stores dates as numbers; used for attributes of dates.
+        clock : unit and epoch if the file stores dates as numbers, otherwise None; used only for
+            attributes of dates.
 
         Raises
         ------

@@ -530,7 +530,10 @@ class SheetFile:
 
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
-    """Return the column names of a sheet, which are in its first row."""
+    """Return the column names of a sheet, which are in its first row.
+
+    ``sheet`` is its name or None, see `_sheet_rows`.
+    """
     return list(map(_column_name, next(_sheet_rows(path, sheet), [])))
 
 

@@ -159,6 +159,8 @@ class Search:
         similar_weights : dual weights of a similar search, shape (orbits,).  The search starts near
             them if there is no ``warm_start`` and no faster search finds initial weights.
         watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
+
+        All parameters may be None.
         """
         began = planning_time()
         with threads_for(self.factor.rank):

@@ -280,7 +280,7 @@ class Attribute:
         missing_values : texts that denote a missing value. If such a text is a date, every value
             on that day is a missing value, whether it is a text, a date or a time.
         date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each
-            at most once.
+            at most once; None if all texts are ISO dates.
 
         >>> quarter = Attribute.dates("day", "2023-10-01", "2024-12-31", "quarter", missing="unknown")
         >>> quarter.size, quarter.label(0), quarter.label(5)
@@ -675,6 +675,8 @@ class Attribute:
 
     def condition(self, first: int, last: int | None = None) -> str:
         """Return the text of the condition that the value lies in the cells first .. last.
+
+        With ``last`` None it is the condition on the cell ``first`` alone.
 
         >>> Attribute.categorical("sex", ["F", "M"]).condition(1)
         'sex = M'

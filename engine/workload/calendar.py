@@ -110,7 +110,8 @@ def cell_label(number: int, unit: str) -> str:
 def read_period(text: str, date_format: str | None = None) -> Period | None:
     """Return the period that a text denotes, or None if the text denotes no period.
 
-    The text is in the declared format or, if it does not match this format, in ISO 8601.
+    The text is in ``date_format`` or, if it does not match this format or there is none, in ISO
+    8601.
 
     >>> read_period("2024-Q2").last_day
     datetime.date(2024, 6, 30)

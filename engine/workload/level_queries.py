@@ -190,7 +190,7 @@ def at_level(
     """Return a group like ``group`` in which the queries on one attribute are replaced.
 
     The new queries on the attribute are the areas of one level. The queries on all other attributes
-    are unchanged. The new group has weight 1.
+    are unchanged. The new group has weight 1. ``level`` and ``hierarchy`` are those of `Level`.
 
     Raises
     ------

@@ -721,7 +721,7 @@ def tuned_complements(
     watch : called with the fraction completed and a text; may raise to cancel.
     start : function that gets the number of parameters and returns initial values, or None to start
         at uniform centers.
-    allowance : limits of memory and time.
+    allowance : limits of memory and time; None for the defaults of `Allowance`.
 
     Returns
     -------

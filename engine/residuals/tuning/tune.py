@@ -285,7 +285,7 @@ def tuned_centers(
     watch : called with the fraction completed and a text; may raise to cancel.
     start : centers of a similar workload.  They are the initial centers of a separable workload;
         for a workload that is not separable they are used if they are better than uniform centers.
-    allowance : limits of memory and time.
+    allowance : limits of memory and time; None for the defaults of `Allowance`.
     window_weights : dual weights of windows, see `CenterProblem`.
     """
     problem = CenterProblem(workload, watch, allowance, window_weights=window_weights)

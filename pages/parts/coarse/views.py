@@ -86,8 +86,8 @@ def answers(
 
     Parameters
     ----------
-    records : simulated records of a rehearsal.
-    ledger : path of the ledger of a release.
+    records : simulated records of a rehearsal; None for a release.
+    ledger : path of the ledger of a release; empty for a rehearsal.
     is_look : whether the measurement is only the look, because the user decided to stop after it.
     """
     views = {

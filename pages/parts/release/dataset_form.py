@@ -421,7 +421,8 @@ def _new_dataset(
 ) -> None:
     """Draw the form that registers a dataset with its total.
 
-    If ``book`` is None, the button creates the ledger at ``path`` as well.
+    If ``book`` is None, the button creates the ledger at ``path`` as well. ``next_step`` is that of
+    `register`.
     """
     form = st.session_state
     name = st.text_input(

@@ -60,7 +60,7 @@ def views(
     records : simulated records of a rehearsal, for true counts; None for a release.
     ledger : path of the ledger of a release; empty for a rehearsal.
     file : path of the saved rehearsal; empty for a release.
-    more : further tabs, label -> function that draws the tab.
+    more : further tabs, label -> function that draws the tab; None for no further tabs.
     """
     source = (
         {"ledger": ledger, "key": measurement.key}

@@ -153,7 +153,10 @@ def use_upload(key: str, place: str) -> None:
 def as_text(
     name: str, content: bytes, sheet: str | None = None, *, empty_rows: bool = False
 ) -> tuple[str, bytes]:
-    """Return name and content of a public file; a workbook is converted to CSV."""
+    """Return name and content of a public file; a workbook is converted to CSV.
+
+    ``sheet`` and ``empty_rows`` are parameters of `sheet_text`.
+    """
     if not name.lower().endswith(SHEET_ENDINGS):
         return name, content
     with _temporary_file(name, content) as path:
@@ -166,7 +169,7 @@ def sheet_choice(place: str, after: Callable[[], None] | None = None) -> None:
     Parameters
     ----------
     place : key under which an error is stored, see `deferred_errors`.
-    after : called after a sheet was read.
+    after : called after a sheet was read, if given.
     """
     key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
@@ -196,7 +199,7 @@ def _take_sheet(key: str, place: str, after: Callable[[], None] | None) -> None:
 
 
 def _draft_public(path: Path, sheet: str | None = None) -> DraftSchema:
-    """Return the schema drafted from a public table.
+    """Return the schema drafted from a public table, or from a sheet of a workbook.
 
     The names of the sheets of a workbook are stored, so that `sheet_choice` can offer them.
     """

@@ -122,7 +122,7 @@ def chart(
     Parameters
     ----------
     key : key of the element, and name of the exported SVG file.
-    config : further Plotly configuration.
+    config : further Plotly configuration, if any.
     height : height in pixels; "content" for the height of the figure, "stretch" for that of the
         container.
     """
@@ -156,7 +156,9 @@ def picture(
 
     Parameters
     ----------
-    on_select : called when the user selects a box or points in the figure.
+    config, height : as for `chart`.
+    on_select : called when the user selects a box or points in the figure; None if nothing can be
+        selected.
     selects : what the user can select.
     show_title : whether the title is drawn.
     """

@@ -24,7 +24,7 @@ MAX_MATCHES = 100  # options that a search lists at most
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
     """Draw the choice of a group, with a search if there are many; return the index of the group.
 
-    The default is `first_group`.
+    The default is `first_group`. ``on_change`` is called when the user chooses another group.
     """
     all_groups = plan.workload.groups
     st.session_state.setdefault(key, first_group(plan))
