@@ -153,6 +153,7 @@ def test_text_contrast_is_sufficient(mode: str, place: str) -> None:
             palette["dataframeHeaderTextColor"], palette["dataframeHeaderBackgroundColor"]
         ),
     }
+    # level AA of WCAG 2 requires a contrast of 4.5
     assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
 
 

@@ -69,6 +69,9 @@ def test_parse_json_sound_text_gives_value() -> None:
         == value
     )
     assert parse_json("[Infinity]", constants=True) == [float("inf")]
+
+
+def test_parse_json_over_memory_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="memory"):
         parse_json("[" + "[]," * 1000 + "1]", max_memory=50_000)
 

@@ -59,6 +59,7 @@ def test_unmeasured_groups_are_counted_separately(family: str) -> None:
 def test_queries_without_noise_are_within_every_tolerance() -> None:
     workload = Workload(shapes.numeric(3, 2)).add("a", Custom([[1, -1, 0], [0, 1, -1]]))
     result = plan(workload.add("b", Custom([[0.0, 0.0]]), weight=0.0), ONE)
+    # one of the three queries, the empty one, has no noise
     assert share_within(result, 1e-6) == 1 / 3
     assert tolerance_for(result, 0.3) == 0.0
     with pytest.raises(PlanError, match="no noise"):

@@ -145,6 +145,9 @@ def test_raise_weight_reduces_error_of_group() -> None:
     assert [g.weight for g in change.request.workload.groups] == [1, 1, 1, 1, 1, 1, 8, 1, 1, 1]
     before, after = (plan(w, Budget(pcost=0.5)) for w in (WORKLOAD, change.request.workload))
     assert after.by_group()["rmse"][6] < before.by_group()["rmse"][6]
+
+
+def test_raise_weight_without_effect_is_refused() -> None:
     single = Workload(SCHEMA).add("age", "prefix").add("sex", "marginal", weight=0.0)
     for group, words in ((0, "No other group"), (1, "weight 0")):
         with pytest.raises(NotApplicable, match=words):

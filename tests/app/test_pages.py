@@ -106,6 +106,7 @@ def test_address_restores_the_request() -> None:
 
 
 def test_twenty_edits_are_undone_and_redone() -> None:
+    # one edit opens the schema, 9 add tables, and 10 change the budget
     session = open_demo_schema("survey").press("next")
     for k in range(9):
         session.set(add_how="One table", group_names=[session.studio.schema.names[k % 10]])

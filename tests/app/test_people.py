@@ -95,12 +95,16 @@ def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None
     assert not is_release_disabled(confirm_release(session.set(step=FILE).set(person_column="pid")))
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("release"))
-    summary = "= counted 1,800 + dropped 0 + over the cap 1,200 (600 of 600 persons)."
+    counted, over_cap = 3 * PEOPLE, ROWS - 3 * PEOPLE
+    summary = (
+        f"= counted {counted:,} + dropped 0 + over the cap {over_cap:,}"
+        f" ({PEOPLE} of {PEOPLE} persons)."
+    )
     assert summary in session.text()
     other = confirm_release(open_page("release", step=PAYER, ledger_path=str(ledger.path)))
     assert "Released for office" in open_result(other).text()
     assert "over the cap" not in other.text()
-    assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
+    assert abs(session.app.dataframe[0].value["answer"].sum() - counted) < 600
 
 
 @pytest.mark.full
@@ -202,7 +206,8 @@ def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
 def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -> None:
     session = open_look(ledger, panel, person_column="pid")
     wait(session.press("coarse_look"))
-    assert "over the cap 1,200" in session.text()
+    over_cap = ROWS - 3 * PEOPLE
+    assert f"over the cap {over_cap:,}" in session.text()
     record_decision(session)
     frame = pd.read_csv(panel)
     frame[frame["pid"] > 0].to_csv(panel.with_name("corrected.csv"), index=False)
@@ -211,7 +216,10 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     assert len(spent_pcosts(ledger)) == 1
     run_finish(session.set(coarse_charge_1=True))
     assert "charged alone" in " ".join(w.value for w in session.app.warning)
-    assert "over the cap 1,198" in session.text(), "the rest must use the row bound of the look"
+    # person 0 had 2 rows over the cap
+    assert f"over the cap {over_cap - 2:,}" in session.text(), (
+        "the rest must use the row bound of the look"
+    )
     assert len(spent_pcosts(ledger)) == 2
     # A new session reads the maximum number of rows per person from the ledger.
     for job in list(job_queue._JOBS):
@@ -226,6 +234,7 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
 @pytest.fixture
 def count_table(tmp_path: Path) -> Path:
     place = tmp_path / "counted.csv"
+    # 12 rows, whose counts sum to 510
     cells = [(a, b, 40 + a + b) for a in range(4) for b in range(3)]
     pd.DataFrame(cells, columns=["a", "b", "n"]).to_csv(place, index=False)
     return place

@@ -124,6 +124,11 @@ def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capt
     rows = {row["mechanism"]: row for row in json.loads(capsys.readouterr().out)["mechanisms"]}
     assert sorted(rows) == ["querysmasher (objective=max, centers=tuned)", "wff (objective=max)"]
     assert all(row["status"] == "ok" for row in rows.values())
+
+
+def test_compare_wrong_options_are_refused(folder: Path, capsys: Capture) -> None:
+    command = ["compare", *REQUEST, "--pcost", "1", "--mechanisms", "wff", "querysmasher"]
+    command += ["--json", "--options"]
     for option, words in (
         ("centers=tuned", "wff.centers"),
         ("objectiv=max", "'objective'"),

@@ -189,26 +189,38 @@ def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
         "--sigmas",
         0,
     ]
-    reply = run_json(capsys, *command, "--share", 0.5, "--snr", 2)
+    rule = ["--share", 0.5, "--snr", 2]
+    reply = run_json(capsys, *command, *rule)
     coarse, fine = reply["analyses"]
     assert (coarse["option"], fine["option"], coarse["even_records"]) == ("1-way", "2-way", None)
     assert coarse["shared"] == fine["shared"] == reply["look_pcost"]
     assert fine["stands_out_from"] == pytest.approx(2 * fine["typical_std"])
     least = fine["even_records"]
     for records, expected in ((int(least) - 1, "1-way"), (int(least) + 1, "2-way")):
-        assert (
-            run_json(capsys, *command, "--share", 0.5, "--snr", 2, "--records", records)[
-                "predicted"
-            ]
-            == expected
-        )
+        reply = run_json(capsys, *command, *rule, "--records", records)
+        assert reply["predicted"] == expected
     seen = run_json(capsys, *command, "--share", 0.5, "--snr", 1e-6, "--simulated", "people.csv")
     assert seen["verdict"]["option"] == "2-way"
+
+
+def write_coarse_and_fine(folder: Path) -> None:
+    """Write workloads of all tables of one and of two attributes, and their plans, to files."""
     for name, ways in (("coarse", (1,)), ("fine", (2,))):
         workload = Workload.all_ways(SCHEMA, ways, family="marginal")
         (folder / f"{name}.json").write_text(workload.to_json())
         (folder / f"{name}-plan.json").write_text(plan(workload, Budget(pcost=0.5)).to_json())
+
+
+def test_coarse_or_fine_of_files_equals_that_of_ways(folder: Path, capsys: Capture) -> None:
+    write_coarse_and_fine(folder)
     rule = ["--sigmas", 0, "--share", 0.5, "--snr", 2]
+    by_ways = run_json(
+        capsys,
+        "coarse-or-fine",
+        *("--schema", "schema.json", "--ways", 1, 2, "--pcost", 0.5),
+        *rule,
+    )
+    least = by_ways["analyses"][1]["even_records"]
     by_plans = run_json(
         capsys, "coarse-or-fine", "--plans", "coarse-plan.json", "fine-plan.json", *rule
     )
@@ -217,6 +229,10 @@ def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
     )
     assert [row["even_records"] for row in by_plans["analyses"]] == [None, least]
     assert [row["even_records"] for row in by_files["analyses"]] == [None, least]
+
+
+def test_coarse_or_fine_wrong_arguments_are_refused(folder: Path, capsys: Capture) -> None:
+    write_coarse_and_fine(folder)
     for args, words in (
         (["--ways", "1", "2", "--pcost", "1"], "--schema"),
         (["--workloads", "coarse.json", "fine.json"], "No budget"),

@@ -436,6 +436,10 @@ def test_common_plan_json_round_trips():
     for text in ("[]", "{", common.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
         with pytest.raises(PlanError, match="common plan"):
             CommonPlan.from_json(text)
+
+
+def test_common_plan_position_accepts_names_and_numbers():
+    common = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
     assert (common.position("fine"), common.position(0)) == (1, 0)
     for option in ("none", 2, True):
         with pytest.raises(PlanError, match="no option"):

@@ -563,4 +563,5 @@ def test_decompose_stores_proportional_interval_grams_once():
     parts = decompose(workload)
     assert len(parts.factors) == 2
     (sub,) = (s for s in parts.subworkloads if s.sizes)
+    # prefixes and suffixes have weight 2 in total, circular intervals 3; the largest is scaled to 1
     assert [term.coefficient for term in sub.terms] == pytest.approx([2 / 3, 1.0])

@@ -142,7 +142,7 @@ def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     monkeypatch.setattr(kronecker_rows, "quadratic_forms", recorded_forms)
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
-    assert 2 in lengths
+    assert 2 in lengths  # one array of query rows for each attribute
 
 
 def workload_with_union(*, joint: bool) -> Workload:

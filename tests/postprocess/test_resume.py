@@ -181,7 +181,7 @@ def test_checkpoint_of_other_code_is_ignored(tmp_path, monkeypatch):
 def test_checkpoint_files_are_private_to_owner(tmp_path):
     publish(simulated((1, 2)), resume=tmp_path)
     places = list(tmp_path.rglob("*"))
-    assert len(places) == 2
+    assert len(places) == 2  # a folder and the checkpoint in it
     assert all(place.stat().st_mode & 0o077 == 0 for place in places)
 
 

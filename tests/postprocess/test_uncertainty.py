@@ -185,7 +185,7 @@ def test_error_of_sum_uses_query_variance():
     workload = Workload(SCHEMA).add(("a", "b"), "marginal").add(("a",), "prefix")
     measurement, _ = measured_on(workload, Budget(pcost=0.05), mechanism="querysmasher")
     uncertainty = measurement.publish().uncertainty(draws=8)
-    rows = uncertainty.answers(1)
+    rows = uncertainty.answers(1)  # the last prefix counts all records, the first one a cell
     assert rows["error"].to_numpy()[-1] == pytest.approx(
         float(uncertainty.table_errors([])), rel=1e-9
     )
@@ -199,7 +199,8 @@ def test_error_of_sum_uses_query_variance():
 def test_answers_list_published_and_unbiased_intervals():
     measurement, _ = measured_on(PAIRS)
     published = measurement.publish()
-    rule = QualityRule(doubtful_cv=1e9, suppressed_cv=1e9)
+    rule = QualityRule(doubtful_cv=1e9, suppressed_cv=1e9)  # marks no answer
+    # queries 2 to 8 of group 4, with 90% intervals
     rows = published.uncertainty(draws=4).answers(4, 2, 9, 0.9, rule=rule)
     plain = measurement.answers(4, 2, 9, 0.9)
     columns = ["query", "published", "error", "published_low", "published_high", "flag", "reason"]

@@ -179,6 +179,7 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
         archive.extractall(tmp_path)
     integers = pd.read_csv(tmp_path / "integers.csv")
+    # the exact totals have the integer 1, the grid 1 and no noise
     assert integers.iloc[-1, 1:].tolist() == [1, 1.0, 0.0]
     for number in range(len(workload.groups)):
         weights = np.loadtxt(

@@ -78,6 +78,7 @@ def test_coarse_page_compares_workload_with_coarser_one() -> None:
     assert "one attribute fewer" in session.press("Next: Rule").text()
     assert not session.errors()
     wait(session.set(coarse_step=REHEARSE).press("coarse_rehearse"))
+    # 10 ranges of a and 3 cells of b
     assert "requires 50.0% of 13 cells" in session.text()
 
 

@@ -13,7 +13,7 @@ from engine.analysis.change_effects import helpful_changes
 from engine.analysis.what_if import coarser_attribute
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload, integer_bins
-from pages.parts.preview import variance_breakdown_view
+from pages.parts.preview import table_errors_view, variance_breakdown_view
 from tests.app.preview.sessions import open_preview, wait_for_changes
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
@@ -111,7 +111,7 @@ def test_long_table_names_differ_after_shortening() -> None:
     session = open_preview(Workload.all_ways(schema, (2,)))
     shown = list(session.app.dataframe[0].value["attributes"])
     assert len(set(shown)) == len(shown) == 6
-    assert max(map(len, shown)) <= 23
+    assert max(map(len, shown)) <= table_errors_view.MAX_NAME_CHARS
     assert all("…" in name for name in shown)
 
 

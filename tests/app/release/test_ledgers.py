@@ -98,12 +98,13 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
     session = open_step(path).set(budget_unit="rho", dataset="people")
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
+    # rho is half of pcost: the total is 1.0, of which 0.75 is spent
     assert (box.value, box.min) == (0.5, 0.375)
     session.run(box.set_value(1.25))
     assert "name" in session.press("change_total").errors()  # no name of the person was entered
     session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
     assert not session.errors()
-    assert book.status("people").left == 1.75
+    assert book.status("people").left == 2 * 1.25 - 0.75
     assert "rho 1.25, changed by R. Office: a second wave" in session.text()
 
 

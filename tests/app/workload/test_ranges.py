@@ -114,5 +114,6 @@ def test_plane_figure_equals_query_row() -> None:
         for query in range(group.count):
             drawn = domain_figures.plane_picture(schema, group, query).figure.data[0].z
             np.testing.assert_array_equal(np.asarray(drawn).ravel(), rows[query])
+    # the 600 cells of c are thinned to the largest number of columns
     (group,) = Workload(schema).add(("a", "c")).groups
     assert np.shape(domain_figures.plane_picture(schema, group, 0).figure.data[0].z) == (5, 512)
