@@ -92,7 +92,7 @@ def run(interpreter_path: str, packages: list[str], tests: list[str]) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Install the versions, run the tests, return 0 if all passed."""
+    """Install the chosen versions of packages and run tests; return 0 if all tests passed."""
     modes = ("--more", "--newest", "--interpreters")
     more = "--more" in arguments
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -482,7 +482,10 @@ def test_global_bound_time_limit_returns_best_value(monkeypatch):
     assert global_bound(workload, seconds=0.0) > 0.0
     assert calls == 2  # one evaluation at the start and one after the first step
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
-    reduced = reduce_workload(workload)
+
+
+def test_model_value_grows_with_number_of_basis_functions():
+    reduced = reduce_workload(standard_workload("CPS", "<=3-way"))
     s, _ = random_point(reduced, 8)
     few, more = (value(reduced, s, basis_by_importance(reduced, s), k)[0] for k in (1, 2))
     assert few < more

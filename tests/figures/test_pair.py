@@ -35,6 +35,9 @@ def test_ratio_picture_matches_plan_ratios(plans: dict[str, Plan]) -> None:
             shown = np.asarray(trace.z, dtype=float)
             np.testing.assert_allclose(2.0 ** shown[~np.isnan(shown)], ratio)
             assert trace.zmin == -trace.zmax
+
+
+def test_ratios_of_infinite_errors_are_one_or_zero() -> None:
     assert ratios(np.array([np.inf, 2.0]), np.array([np.inf, np.inf])).tolist() == [1.0, 0.0]
 
 

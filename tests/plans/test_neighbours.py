@@ -189,11 +189,14 @@ def test_budget_describe_states_unit():
     assert "these values or any others" in Budget.pure(1.0, neighbours="replace_one").describe()
 
 
-def test_coarse_or_fine_uses_privacy_unit():
-    def options(**unit):
-        return [plan(Workload.all_ways(SCHEMA, k, "marginal"), Budget(1.0, **unit)) for k in (1, 2)]
+def plans_by_way(**unit):
+    """Return plans of all one-way and of all two-way marginals, whose budgets have a unit."""
+    return [plan(Workload.all_ways(SCHEMA, k, "marginal"), Budget(1.0, **unit)) for k in (1, 2)]
 
-    one, three = coarse_or_fine(*options()), coarse_or_fine(*options(rows_per_person=3))
+
+def test_coarse_or_fine_uses_privacy_unit():
+
+    one, three = coarse_or_fine(*plans_by_way()), coarse_or_fine(*plans_by_way(rows_per_person=3))
     assert three.saved == pytest.approx(one.saved, rel=1e-6)
     assert three.look.budget.rows_per_person == 3
     for look, rest in three.spends:
@@ -205,7 +208,10 @@ def test_coarse_or_fine_uses_privacy_unit():
     both = np.concatenate([B, left])
     # all 3 rows of a person may be in one cell, which costs 3^2 times as much as one row
     assert 9.0 * max(cost(both[:, x], False) for x in range(both.shape[1])) <= sum(three.spends[1])
+
+
+def test_coarse_or_fine_unsuitable_privacy_units_are_refused():
     with pytest.raises(PlanError, match="different"):
-        coarse_or_fine(options()[0], options(rows_per_person=3)[1])
+        coarse_or_fine(plans_by_way()[0], plans_by_way(rows_per_person=3)[1])
     with pytest.raises(PlanError, match="replace"):
-        coarse_or_fine(*options(neighbours="replace_one"))
+        coarse_or_fine(*plans_by_way(neighbours="replace_one"))

@@ -78,13 +78,18 @@ def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):
     assert [len(frame) for frame in frames] == [WORKLOAD.queries] * 2 + [50] * 2
     for frame in frames:
         assert set(frame["status"]) == {"REHEARSAL"}
+
+
+def test_write_published_or_records_refused_or_cancelled_leaves_files(errors, tmp_path):
+    measurement, records = errors.published.measurement, errors.published.records(50)
+    write_published(errors, tmp_path / "a.csv", format="csv")
     with pytest.raises(PlanError, match="not overwritten"):
         write_published(errors, tmp_path / "a.csv", format="csv")
     with pytest.raises(PlanError, match="format"):
         write_records(measurement, records, tmp_path / "r.xlsx", format="xlsx")
     with pytest.raises(Cancelled):
         write_published(errors, tmp_path / "b.csv", format="csv", progress=lambda *_: False)
-    assert not list(tmp_path.glob("*b.csv*"))
+    assert [file.name for file in tmp_path.iterdir()] == ["a.csv"]
 
 
 def test_write_records_writes_labels_and_escapes_formulas(tmp_path):

@@ -56,7 +56,10 @@ def release(small: Plan, ledger: Ledger, data: Any = RECORDS, **options: Any) ->
 
 
 def in_format(name: str, records: pd.DataFrame, small: Plan, folder: Path) -> Any:
-    """Return records as a file, a table or counts, in the format with this name."""
+    """Return records as a file, a table or counts, in the format with this name.
+
+    The counts are those for the plan ``small``.
+    """
     place = folder / f"again.{name}"
     if name == "csv":
         records.to_csv(place, index=False)

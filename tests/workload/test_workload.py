@@ -247,7 +247,7 @@ def test_workload_json_round_trips(shape):
     ]
 
 
-def test_workload_json_keeps_exact_weights():
+def test_workload_json_keeps_exact_weights_and_matrices():
     weights = np.random.default_rng(1).random(4) * 10.0 ** np.arange(-8, 8, 4)
     workload = Workload(shapes.numeric(4)).add("a", "prefix", weight=math.pi, query_weights=weights)
     again = Workload.from_json(workload.to_json())
@@ -336,7 +336,14 @@ def test_has_queries_on_many_groups_compares_one_per_class(monkeypatch):
     monkeypatch.setattr(workload_module, "_query_key", record_call)
     assert has_queries_on(workload, ("c", "a"))
     assert not has_queries_on(workload, "abcd")
+    # one call each for groups of one, two and three attributes, and for that with query weights
     assert len(calls) == 4
+
+
+def test_new_groups_with_other_query_weights_are_new():
+    workload = Workload.all_ways(shapes.numeric(3, 3, 3), (1, 2, 3)).add(
+        ("b", "a"), "marginal", query_weights=np.arange(1.0, 10.0)
+    )
     assert new_groups(workload, workload.groups) == ()
     other = Workload(workload.schema).add(("b", "a"), "marginal", query_weights=np.ones(9))
     assert new_groups(workload, other.groups) == other.groups

@@ -67,5 +67,8 @@ def test_sql_table_name_must_match() -> None:
     assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
     with pytest.raises(WorkloadError, match="the required table is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
+
+
+def test_sql_integer_column_without_integer_edges_is_refused() -> None:
     with pytest.raises(WorkloadError, match="integer edges"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["height"])
