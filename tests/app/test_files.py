@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import zipfile
@@ -167,7 +168,7 @@ def test_failed_download_shows_error_without_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> Callable:
-        raise OSError(28, "No space left on device", "/a/secret/path")
+        raise OSError(errno.ENOSPC, "No space left on device", "/a/secret/path")
 
     monkeypatch.setattr(download_view, "write_answers", full)
     monkeypatch.setattr(download_view, "write_package", full)

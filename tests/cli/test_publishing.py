@@ -65,17 +65,22 @@ def test_publish_integer_tables_match_synthetic_records(folder: Path, capsys: Ca
             counted = int(((records["age"] <= age) & (records["sex"] == sex)).sum())
             assert row["published"] == counted if counted >= 5 else row["reason"] == "count"
     assert main(["verify", "--package", "tables.zip"]) == 0
-    before = [Path(name).read_bytes() for name in ("people_like.csv", "tables.zip")]
-    # existing files are not overwritten
-    assert main(["publish", *FEW, "--whole", *map(str, out)]) == 1
-    assert main(["publish", *FEW, "--whole", "--overwrite", *map(str, out)]) == 0
-    assert Path("people_like.csv").read_bytes() == before[0]
+    assert all(row["met"] in (True, False) and row["cost"] == 0.0 for row in reply["criteria"])
+
+
+def test_publish_overwrites_only_its_own_files_on_request(folder: Path, capsys: Capture) -> None:
+    release(folder, 1)
+    command = ["publish", *FEW, "--whole", "--out", "tables.zip", "--records", "people_like.csv"]
+    assert main(command) == 0
+    before = Path("people_like.csv").read_bytes()
+    assert main(command) == 1
+    assert main([*command, "--overwrite"]) == 0
+    assert Path("people_like.csv").read_bytes() == before
     again = run_json(capsys, "publish", *FEW, "--overwrite", "--out", "people_like.csv")
     assert again["people"] is None
     for path in ("people.csv", "plan.json", "office.key"):
         assert main(["publish", *FEW, "--overwrite", "--format", "csv", "--out", path]) == 1
     assert "office.key" in capsys.readouterr().err
-    assert all(row["met"] in (True, False) and row["cost"] == 0.0 for row in reply["criteria"])
 
 
 def test_interrupted_publish_resumes_to_same_file(

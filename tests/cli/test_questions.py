@@ -118,6 +118,7 @@ def test_further_answers_match_single_query_answers(mechanism: str) -> None:
             assert row == pytest.approx(
                 [expected.answer, expected.std, expected.low, expected.high]
             )
+    # the answers of the 15 ranges of age are sums of the answers of its 5 cells
     ages = tensors[:15, :, 0, 0]
     single = ages.sum(axis=1) == 1
     values = rows["answer"].to_numpy()[:15]
@@ -140,7 +141,7 @@ def test_unmeasured_queries_and_wrong_conditions_are_refused() -> None:
             condition_query(SCHEMA, condition)
 
 
-def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None:
+def test_workload_file_may_be_json_or_sql(folder: Path) -> None:
     budget = ["--pcost", "1", "--out"]
     assert (
         main(["plan", "--workload", "queries.sql", "--schema", "schema.json", *budget, "sql.json"])
@@ -155,11 +156,14 @@ def test_workload_file_may_be_json_or_sql(folder: Path, capsys: Capture) -> None
     (folder / "w.json").write_text(result.workload.to_json())
     assert main(["plan", "--workload", "w.json", *budget, "json.json"]) == 0
     assert load_plan((folder / "json.json").read_bytes()).hash == result.hash
+
+
+def test_workload_file_missing_or_unfit_is_refused(folder: Path, capsys: Capture) -> None:
+    (folder / "w.json").write_text(Workload.all_ways(SCHEMA, (1,)).to_json())
     (folder / "other.json").write_text('{"age": 5}')
     (folder / "latin.sql").write_bytes(
         "SELECT sex, COUNT(*) FROM t WHERE sex = '\xe4'".encode("latin-1")
     )
-    capsys.readouterr()
     for args, words in (
         ([], "--workload, or --schema"),
         (["--workload", "queries.sql"], "queries.sql|--schema"),
