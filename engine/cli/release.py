@@ -238,7 +238,11 @@ def _release(args: argparse.Namespace) -> Reply:
         "receipt": receipt_data,
     }
     answers = pluralize(plan.workload.queries, "answer")
-    return Reply(text=f"{answers} in {args.out}; {spent}", data=data)
+    lines = [f"{answers} in {args.out}; {spent}"]
+    if ledger is not None and receipt is not None:
+        joint = ledger.joint_charge(receipt.key)
+        lines += [joint.text] if joint.releases > 1 else []
+    return Reply(text="\n".join(lines), data=data)
 
 
 PRIVACY_NOTE = "exact and confidential: store it as securely as the records"

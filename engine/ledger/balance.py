@@ -384,17 +384,18 @@ class DatasetStatus:
             f" privacy: what {tables} reveal is not protected"
         )
 
-    def joint_charge(self, charge: float, invariants: str = "") -> JointCharge:
-        """Return what the dataset is charged together with one more release.
+    def joint_charge(self, charge: float, invariants: str = "", *, count: int = 1) -> JointCharge:
+        """Return what the dataset is charged together with further releases.
 
         Parameters
         ----------
-        charge : what the release is charged, in the unit of the total; see `takes`.
-        invariants : text that names the invariants of the release; empty if it has none.
+        charge : sum of their charges in the unit of the total; see `takes`.
+        invariants : text that names the invariants of the releases; empty if they have none.
+        count : number of further releases; both steps of a two-stage release count.
         """
         names = (*self.exact, invariants) if invariants else self.exact
         return JointCharge(
-            releases=self.releases + 1,
+            releases=self.releases + count,
             spent=math.nextafter(self.spent + charge, math.inf),
             definition=self.definition,
             exact=tuple(dict.fromkeys(names)),

@@ -364,6 +364,11 @@ def test_pure_epsilon_budget_refuses_gaussian_release(
         for i in range(1, 8)
     ]
     assert granted == [0] * 5 + [1] * 2  # each release spends epsilon 0.2
+    output = capsys.readouterr()
+    rate = Budget.pure(1.0).guess
+    assert f"sees all 5 releases guesses right at most {rate:g}%" in output.out
+    assert "Change the total by `budget change`" in output.err
+    assert "another" not in output.err
     assert run_release(files, "plan", str(tmp_path / "g.csv")) == 1
     assert "pure epsilon" in capsys.readouterr().err
     assert main(["budget", "status", "--ledger", files["ledger"]]) == 0

@@ -98,12 +98,14 @@ def confirm_look(
             f"This measurement was already taken. Attempt {attempt} draws new noise and costs the same"
             " again."
         )
-    st.info(
-        escape_markdown(
-            f"Promise to the people in the records: “{common.options[-1].budget.promise}”"
-        ),
-        icon="🙋",
+    total = common.options[-1].budget
+    promises = [f"Promise to the people in the records: “{total.promise}”"]
+    is_chargeable = (
+        status.definition.unit == "pcost" and status.definition.with_guarantee(total) == total
     )
+    if status.releases and is_chargeable:
+        promises.append(status.joint_charge(total.pcost, count=2).text)
+    st.info("\n\n".join(map(escape_markdown, promises)), icon="🙋")
     release_form.confirmation(
         f"Measure: spend {budgets.amount(look_pcost, status.definition)}",
         start_look,

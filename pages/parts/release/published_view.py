@@ -436,7 +436,7 @@ def _comparison(measurement: Measurement, result: Mapping[str, Any], *, key: str
         )
         summary = result["summary"]
         figure_view.table(
-            _rounded_shares(summary),
+            _rounded_shares(summary).rename(columns={"attributes": "table", "family": "type"}),
             name=f"{mark}{key}_summary",
             alt="Effect of publishing by table",
             shares=SHARES,

@@ -82,6 +82,18 @@ def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) ->
     assert row_kinds(ledger) == []
 
 
+def test_confirm_states_guarantee_of_all_releases(ledger: Ledger, records: Path) -> None:
+    session = open_look_step(ledger, records)
+    assert "someone who sees this release" in session.text()
+    assert "someone who sees all" not in session.text()
+    ledger.spend(dataset="office", key="earlier", pcost=0.1, plan_hash="p")
+    total = build_common_plan().options[-1].budget.pcost
+    joint = ledger.status("office").joint_charge(total, count=2)
+    assert (joint.releases, joint.spent) == (3, pytest.approx(total + 0.1))
+    text = session.run(session.app).text()
+    assert f"someone who sees all 3 releases guesses right at most {joint.guess:g}%" in text
+
+
 def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
     session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
     assert find_button(session, "coarse_look").disabled

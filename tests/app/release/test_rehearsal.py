@@ -175,8 +175,8 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
         "Simulated records",
     }
     summary = session.app.dataframe[2].value
-    assert list(summary)[:3] == ["attributes", "family", "answers"]
-    unmeasured = set(summary.loc[summary["measured"] == 0, "attributes"])
+    assert list(summary)[:3] == ["table", "type", "answers"]
+    unmeasured = set(summary.loc[summary["measured"] == 0, "table"])
     assert all(name in session.text() for name in unmeasured)
     assert ("No signal above the noise" in session.text()) == bool(unmeasured)
     published = session.set(rehearsal_shown="Published").app.dataframe[0].value
