@@ -24,7 +24,7 @@ from engine.errors import Cancelled, PlanError
 
 Listener = Callable[[float, str], object]
 Progress = Listener | bool
-PROGRESS_STEPS = 10
+PROGRESS_STEPS = 10  # where no bar is drawn, a line is printed at each step
 
 
 class Bar:

@@ -518,7 +518,7 @@ def _change_text(before: float, after: float) -> str:
     return "none" if abs(after / before - 1.0) < 5e-5 else f"{after / before - 1.0:+.1%}"
 
 
-MAX_COSTLY_GROUPS = 5
+MAX_COSTLY_GROUPS = 5  # largest number of groups that are proposed for removal
 # Query families whose answers determine the count of every cell of the attribute.
 COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 

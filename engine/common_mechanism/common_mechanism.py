@@ -516,7 +516,7 @@ def _check_same_cells(one: LinearMechanism, other: LinearMechanism) -> None:
         )
 
 
-MAX_SPLIT_STEPS = 20_000
+MAX_SPLIT_STEPS = 20_000  # number of costs of the look that `exact_split` tries
 
 
 def exact_split(
@@ -582,7 +582,7 @@ def exact_split(
     )
 
 
-MAX_DUAL_EVALUATIONS = 400
+MAX_DUAL_EVALUATIONS = 400  # evaluations of the objective by L-BFGS
 CENSUS_AGES = {
     "Total": (0, 103),
     "Age4": (0, 18, 45, 65, 103),

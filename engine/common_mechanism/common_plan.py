@@ -187,7 +187,7 @@ def _joint_complements(options: Sequence[Plan]) -> dict[Space, Complement]:
 
 FORMAT = "coarse-or-fine/1"
 CLOSER_LOOK_NAME = "look closer"
-MAX_STRETCH_STEPS = 20
+MAX_STRETCH_STEPS = 20  # number of factors of the noise that are tried
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -160,6 +160,7 @@ def wrap_label(text: str) -> str:
     return f"{text[:middle]}<br>{text[middle + 1 :]}"
 
 
+# Limits for the number of ticks at 1, 2 and 5 times powers of ten; outside, other ticks are chosen.
 MIN_LOG_TICKS, MAX_LOG_TICKS = 3, 9
 
 

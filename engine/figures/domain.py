@@ -107,7 +107,7 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
     return Picture(title=title, figure=figure, table=table, alt=alt, note=note.strip())
 
 
-DOMAIN_TICKS = 14
+DOMAIN_TICKS = 14  # ticks on the axis of cells
 CellRange = tuple[int, int]  # first and last cell, inclusive
 
 

@@ -412,7 +412,7 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
     return [tuple(groups) for groups in clusters.values()]
 
 
-MAX_LBFGS_ITERATIONS = 1000
+MAX_LBFGS_ITERATIONS = 1000  # per start of a search
 # Largest entry of Theta.  With larger entries, rounding leaves less than eight correct digits of
 # (A^T A)^-1.
 MAX_THETA = 1e4

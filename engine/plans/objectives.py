@@ -67,7 +67,7 @@ from engine.residuals import Space, Split, digest
 from engine.workload import AreaWeights, Attribute, Family, Group, Part, Workload
 
 OBJECTIVES = ("sum", "max", "lp")
-LARGEST_POWER = 100.0
+LARGEST_POWER = 100.0  # of the objective "lp"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 PACKAGE_FORMAT = "release/6"
 RECEIPT_FORMAT = "receipt/1"
-MAX_CSV_ANSWERS = 1_000_000
+MAX_CSV_ANSWERS = 1_000_000  # a package with more answers has no answers.csv
 REPORT_ANSWERS = 40  # answers per group in the report
 REPORT_GROUPS = 12  # groups with answers in the report
 REPORT_ROWS = 300  # rows of a table in the report

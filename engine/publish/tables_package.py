@@ -502,7 +502,7 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
     return bool(np.isfinite(measurement.plan.variances(number)).all())
 
 
-MAX_TABLE_ROWS = 2_000_000
+MAX_TABLE_ROWS = 2_000_000  # rows of a tables package, one per query
 # largest number of files in a package, without tables, matrices and weights
 OTHER_FILES = 20
 UNKNOWN = "not stated"

@@ -57,7 +57,7 @@ from engine._validation import check_type
 from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
 from engine.workload import Schema
 
-MAX_AXES = 64
+MAX_AXES = 64  # attributes of one table
 Names = tuple[str, ...]
 
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset, FileFragment
 
 
-MAX_LINE_CHARS = 4_000_000
+MAX_LINE_CHARS = 4_000_000  # characters of a line, or of one object of a JSON array
 # Number of bytes at the start of a JSON file that are read to find its first character.
 MAX_INDENT_BYTES = 1_024
 JSON_BLANKS = re.compile(r"[ \t\r\n]*")

@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from engine._validation import check_int
 from engine.errors import PlanError
 
-ENTRY_BITS = 14
+ENTRY_BITS = 14  # bits of a random word that choose an entry of a table
 TABLE_ENTRIES = 1 << ENTRY_BITS
 # Random words per call of the entropy source: arrays of this length fit in the processor's cache.
 WORDS_PER_PASS = 1 << 15

@@ -31,7 +31,7 @@ from engine.workload.attribute import Attribute, sequence
 from engine.workload.predicates import evaluate, named_in
 from engine.workload.schema_io import MAX_LABEL, check_text
 
-MOST_RULES = 100
+MOST_RULES = 100  # rules of impossible cells in a schema
 # Constraints with common attributes are combined in one table on all their attributes. This is the
 # limit for its cells.
 MOST_CELLS = 2**20

@@ -35,7 +35,7 @@ from engine.errors import SchemaError
 from engine.workload.schema_io import FORBIDDEN, MAX_LABEL, check_text, decoded_text
 from engine.workload.similar_texts import difference_text, only_difference, visible_text
 
-MAX_LEVELS = 20
+MAX_LEVELS = 20  # levels of one hierarchy
 # Limit for the areas of all levels together, and for the codes of a list.
 MAX_AREAS = 500_000
 MAX_CODE_LIST = 50_000_000  # characters

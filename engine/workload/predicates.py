@@ -113,7 +113,7 @@ def cut_text(attribute: Attribute, cell: int, *, clip: bool = False) -> str:
     )
 
 
-MAX_TEXT = 10_000
+MAX_TEXT = 10_000  # characters of a predicate
 # Matches quoted texts (group 1), names in backticks (group 2) and signs that are replaced by those
 # of Python (group 3): ≤, ≥, ≠, and = unless it is a part of another sign.
 _TEXT_NAME_OR_SIGN = re.compile(

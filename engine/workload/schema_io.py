@@ -18,9 +18,9 @@ from engine._format import csv_start, quote_public, shortest_text
 from engine._untrusted import MAX_JSON_MEMORY, parse_json
 from engine.errors import SchemaError
 
-MAX_ATTRIBUTES = 10_000
-MAX_LABEL = 1_000
-MAX_FILE = 10_000_000
+MAX_ATTRIBUTES = 10_000  # attributes of a schema
+MAX_LABEL = 1_000  # characters of a name or a label
+MAX_FILE = 10_000_000  # bytes or characters of a file
 # Limit for the characters of a schema as JSON. It is large because a schema can contain code lists.
 MAX_JSON = 30_000_000
 MAX_BRACKETS = 100_000

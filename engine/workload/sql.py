@@ -40,7 +40,7 @@ from engine.workload.predicates import compared_dates, cut_text, evaluate, word
 from engine.workload.schema import Schema
 from engine.workload.workload import Group, Workload, make_group
 
-MAX_DEPTH = 60
+MAX_DEPTH = 60  # levels of nested conditions
 # Floats represent all integers up to this number exactly.
 MAX_NUMBER = 2**53
 # Limit for the cells on which a condition with arithmetic is evaluated.
@@ -488,8 +488,8 @@ def _sum(
     return f"{left} {signs[type(node)]} {right}", bound
 
 
-MAX_SETS = 5_000
-MAX_BANDS = 2_000
+MAX_SETS = 5_000  # attribute sets of a GROUP BY clause
+MAX_BANDS = 2_000  # conditions of a CASE expression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -696,8 +696,8 @@ def _result(node: exp.Expr | None) -> str:
     return node.sql()
 
 
-MAX_TEXT = 200_000
-MAX_TOKENS = 30_000
+MAX_TEXT = 200_000  # characters of all statements
+MAX_TOKENS = 30_000  # words and signs of all statements
 MAX_NESTING = 40  # levels of nested parentheses and square brackets
 # Exceptions that sqlglot raises on texts that are not SQL.
 _PARSER_ERRORS = (

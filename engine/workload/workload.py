@@ -199,7 +199,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
 
 
 _FORMAT = "workload/1"
-MAX_GROUPS = 200_000
+MAX_GROUPS = 200_000  # groups of a workload
 # The square of a weight and the square of its inverse must be finite, positive floats.
 SMALLEST_WEIGHT = 1e-100
 _MAX_QUERY_WEIGHTS = 50_000_000

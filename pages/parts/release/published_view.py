@@ -55,7 +55,7 @@ COUNT_COLUMNS = (
     *("published", "error", "published_low", "published_high"),
     *("answer", "std", "low", "high", "bias"),
 )
-MAX_DECIMALS = 4
+MAX_DECIMALS = 4  # of counts on screen
 # Maps a method of `Measurement.publish` to its text in the list "Smoothing".
 SMOOTHING = {
     "shrunk": "toward smaller tables",

@@ -43,7 +43,7 @@ UNITS = {
 AGAINST = {"add_remove": "a person's presence", "replace_one": "a person's values"}
 ROWS_LABEL = "Maximum rows per person"
 AGAINST_LABEL = "Protect"
-NEARBY_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+NEARBY_FACTORS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # multiples of the chosen budget
 SUM_NOTE = "Epsilons do not add up; privacy costs do."
 UNIT = "budget_unit"  # session state key of the chosen unit
 

@@ -74,7 +74,7 @@ SESSION_FLAGS = ("release_result_whole", "release_result_simulate")
 # Keys of the session state that begin with one of `LIST_STARTS` have lists of integers as values,
 # keys that begin with one of `TEXT_STARTS` have texts.
 LIST_STARTS, TEXT_STARTS = ("coarse_ways_", "coarse_levels_"), ("coarse_primary_",)
-MAX_LIST_ENTRY = 20
+MAX_LIST_ENTRY = 20  # largest integer in these lists
 # Keys of the session state whose values are lists of incomplete rows of the schema grid.
 SESSION_ROWS = ("schema_incomplete",)
 # Keys of the session state whose values are lists of the names of all rows of the schema grid.
@@ -90,7 +90,7 @@ PROJECT_KEYS = (
 )
 PROJECT_STARTS = ("coarse_", "release_", "rehearsal_", "records_", "scale_")
 CLEARED = "place_cleared"  # session key: True until `keep` has stored a state with fewer values
-MAX_ROWS = 2_000
+MAX_ROWS = 2_000  # entries of a stored list
 MAX_BROWSERS, MAX_PAGES, MAX_LEDGERS = 50, 100, 10  # pages and ledgers per browser
 _LOCK = threading.Lock()
 
