@@ -13,7 +13,7 @@ from engine.errors import Cancelled
 from engine.ledger import Ledger
 from engine.ledger.signing import key_fingerprint
 from engine.privacy import Budget
-from engine.release import measure
+from engine.release import Measurement, measure
 from engine.release.measure import load_measurement
 from pages.parts.jobs import private_tempdir, publishing
 from pages.parts.release.published_view import FILES
@@ -110,8 +110,16 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     pd.testing.assert_frame_equal(stored.answers(0), first)
     assert "truth" not in first
 
+
+def release_survey(ledger: Ledger) -> Measurement:
+    """Release the plan that `open_release` opens, without a page."""
+    return measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
+
+
+def test_publication_stopped_twice_is_completed(ledger: Ledger) -> None:
+    stored = release_survey(ledger)
     files = {kind: str(ledger.path.parent / f"output.{kind}") for kind in FILES}
-    source = {"ledger": str(ledger.path), "key": spend.key}
+    source = {"ledger": str(ledger.path), "key": stored.key}
     result, checkpoint = publish_after_two_stops(source, files)
     assert not checkpoint.exists()
     assert (
@@ -125,6 +133,9 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     for kind in ("csv", "zip"):
         assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
 
+
+def test_views_of_stored_release_show_its_answers(ledger: Ledger) -> None:
+    stored, session = release_survey(ledger), open_result(open_release(ledger))
     session.set(release_result_group=4, release_result_confidence=0.9)
     pd.testing.assert_frame_equal(answers_on_page(session), stored.answers(4, confidence=0.9))
     session.set(release_result_view="Ask a question", release_result_ask_names=["vote"])
@@ -138,6 +149,10 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     assert "Written" in session.text()
     assert len(pd.read_csv(target)) == stored.plan.workload.queries
 
+
+def test_second_attempt_draws_new_noise_and_third_is_too_expensive(ledger: Ledger) -> None:
+    stored, session = release_survey(ledger), open_result(open_release(ledger))
+    first = answers_on_page(session.set(release_result_group=0))
     session.press("New release").set(step=CONFIRM).set(again_1=True)
     assert "Attempt 2 draws new noise and spends" in session.text()
     joint = ledger.status("survey").joint_charge(stored.plan.pcost)
@@ -230,7 +245,7 @@ def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
     wait(session.press("release"))
     assert "there is no file" in session.errors()
     # Another program releases the plan in the meantime.
-    measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
+    release_survey(ledger)
     session.run(session.app)
     assert "Released for survey" in session.text()
     assert "Rows read" not in session.text()
