@@ -1086,7 +1086,7 @@ class _SearchState:
         uniform: dict[int, int] = {}
         for group_class, query_weights in zip(self.group_classes, self.weights, strict=True):
             # The search raises all weights to at least ``floor``. Here ``floor`` is subtracted
-            # again, because smaller weights give a larger lower bound.
+            # again, because the lower bound is larger without it.
             floor = self.rule.min_share * float(query_weights.mean())
             weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
             group = self.layout.workload.groups[classes.examples[group_class.number]]

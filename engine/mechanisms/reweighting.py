@@ -561,7 +561,7 @@ MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
 RESHARE_STEP_RATIO = 0.6
 SMALL_STEP = 0.02
 # A step gains little if it lowers the gap by less than this share of the gap. After such a step,
-# `SeparateWeights` are tried. They end after two steps with little gain.
+# `SeparateWeights` can be tried.  They end after two steps with little gain.
 SMALL_GAIN_SHARE = 0.05
 # Largest decrease of the logarithm of a factored weight while `SeparateWeights` are tried.
 MAX_LOG_DROP = 0.3

@@ -367,7 +367,7 @@ class Distances:
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, bin_of = heapq.heappop(heap)
             for k in range(1, BINS + 2):
-                # A bin without pairs of neighbours has an infinite lower end and is skipped.
+                # A bin without pairs of cells has an infinite lower end and is skipped.
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
                     child = bin_of.copy()
                     child[self.order[depth]] = k

@@ -75,7 +75,8 @@ MIN_BLOCK = 16
 BATCH_ENTRIES = 1 << 22
 # a weight of the total at most this large counts as 0
 MIN_TOTAL_WEIGHT = 1e-9
-# the sum of a center over every window counts as 0 below this value
+# the sum of a center over every window counts as 0 below this share of the largest entry of the
+# center
 CENTER_TOLERANCE = 1e-11
 
 

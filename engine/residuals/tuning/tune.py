@@ -252,8 +252,7 @@ FINE_OPTIONS = Options(gap=2e-6, evaluations=200)
 BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
 # largest number of steps of L-BFGS
 LBFGS_STEPS = 60
-# the fixed-point iteration ends if the next round is expected to lower the objective S by less than
-# this share
+# largest number of rounds of the fixed-point iteration
 MAX_BALANCE_ROUNDS = 12
 # the fixed-point iteration ends if the next round is expected to lower the objective S by less than
 # this share
