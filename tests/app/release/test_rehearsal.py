@@ -115,7 +115,14 @@ def test_cells_of_long_range_are_chosen_by_their_names() -> None:
     assert "day in 2023-01-01..2023-02-01" in session.text()
 
 
-def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def open_rehearsal(**fields: object) -> Session:
+    """Rehearse a release on 500 simulated records, and set fields on the page of the result."""
+    session = open_demo("survey", (1,), page="release")
+    wait(session.set(rows=500).press("rehearse"))
+    return session.set(**fields)
+
+
+def test_rehearsal_shows_true_counts_beside_answers() -> None:
     session = open_demo("survey", (1,), page="release")
     assert "No rehearsal" in session.text()
     wait(session.set(rows=500).press("rehearse"))
@@ -126,21 +133,30 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     records = tasks.synthetic(session.studio.schema, 500, 1)
     assert table["truth"].iloc[-1] == (records["age"] < 100).sum()
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
-    session.set(rehearsal_view="Ask a question", rehearsal_ask_names=["vote"])
+    assert "rehearsal=True" in session.app.code[-1].value
+
+
+def test_question_to_rehearsal_shows_interval_or_difference() -> None:
+    session = open_rehearsal(rehearsal_view="Ask a question", rehearsal_ask_names=["vote"])
     assert "(rehearsal)" in session.text()
     assert "95% interval:" in session.text()
     # A narrow page would cut off values of more than 12 characters.
     assert max(map(len, session.metrics().values())) <= 12
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
     assert ") minus (" in session.text()
+    # the two questions are equal
     assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
-    session.set(rehearsal_view="Check interval coverage", coverage_rehearsals=20).press(
-        "coverage_start"
-    )
-    wait(session)
+
+
+def test_coverage_of_rehearsal_stays_shown_for_other_number() -> None:
+    session = open_rehearsal(rehearsal_view="Check interval coverage", coverage_rehearsals=20)
+    wait(session.press("coverage_start"))
     assert "In 20 rehearsals" in session.text()
     assert "In 20 rehearsals" in session.set(coverage_rehearsals=30).text()
-    session.set(rehearsal_view="Published tables", rehearsal_simulate=True)
+
+
+def test_suppression_in_published_tables_of_rehearsal_is_explained() -> None:
+    session = open_rehearsal(rehearsal_view="Published tables", rehearsal_simulate=True)
     assert not session.app.get("download_button")
     assert "cells to fit, with subtotals and the total: about" in session.text()
     assert "Suppressed: counts with a CV above 30%" in session.text()
@@ -154,7 +170,12 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(**{record_count_form.PUBLISHABLE: 1.0, record_count_form.DOUBTFUL: 2.0})
     wait(session.press("rehearsal_publish"))
     assert explanation in session.text()
-    session.set(**{record_count_form.PUBLISHABLE: 15.0, record_count_form.DOUBTFUL: 30.0})
+
+
+def test_published_tables_of_rehearsal_are_shown_and_offered_as_files() -> None:
+    session = open_rehearsal()
+    table = answers_on_page(session)
+    session.set(rehearsal_view="Published tables", rehearsal_simulate=True)
     wait(session.press("rehearsal_publish"))
     sides = session.app.dataframe[0].value
     # the column is left out if all reasons are empty
@@ -185,7 +206,12 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     session.set(rehearsal_view="Answers").set(rehearsal_view="Published tables")
     assert session.app.session_state["rehearsal_simulate"]
     assert files <= {b.label for b in session.app.get("download_button") if not b.disabled}
-    session.set(rehearsal_least=100.0)  # another rule needs another run
+
+
+def test_other_rule_needs_another_publication_of_rehearsal() -> None:
+    session = open_rehearsal(rehearsal_view="Published tables")
+    wait(session.press("rehearsal_publish"))
+    session.set(rehearsal_least=100.0)
     assert "These tables have the former options" in session.text()
     wait(session.press("rehearsal_publish"))
     session.set(rehearsal_shown="Both", rehearsal_published_group=5)
@@ -194,18 +220,23 @@ def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.Monk
     assert f"In this table, {counts.isna().sum()} of {len(counts)} counts are" in session.text()
     assert f"the counts shown sum to {counts.sum():,.1f}" in session.text()
     session.set(rehearsal_least=1e6)
-    session.set(scale_publishable=50.0)
+    session.set(scale_publishable=50.0)  # above the limit of doubtful counts
     assert "publishable" in session.errors()
     assert not any(b.key == "rehearsal_publish" for b in session.app.button)
-    session.set(scale_publishable=15.0)
+
+
+def test_download_of_many_answers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download_view, "MAX_DOWNLOAD_ANSWERS", 1)
-    session.set(rehearsal_view="Download")
+    session = open_rehearsal(rehearsal_view="Download")
     assert "More than 1 answers" in session.text()
-    assert "rehearsal=True" in session.app.code[-1].value
+
+
+def test_former_rehearsal_is_shown_until_next_one() -> None:
+    session = open_rehearsal()
+    table = answers_on_page(session)
     session.set(rows=501)
     assert "No rehearsal" not in session.text()
     assert "former rehearsal, with 500 records and seed 1" in session.text()
-    session.set(rehearsal_view="Answers")
     pd.testing.assert_frame_equal(answers_on_page(session), table)
     wait(session.press("rehearse"))
     assert "former rehearsal" not in session.text()
