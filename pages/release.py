@@ -71,7 +71,7 @@ def rehearse(plan: Plan) -> str:
         wizard.next_button(FILE, key=STEP, is_primary=is_done)
     show_deferred_error("rehearsal")
     weights_form = ("Weights for published tables", publication_weights_form.draw)
-    figure_view.folds({"published": weights_form}, arguments=(plan,))
+    figure_view.folds({"published": weights_form})
     script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
     if job_queue.find(key) is None:
         former = rehearsal_size.finished(plan)

@@ -96,6 +96,8 @@ def _effect_text(request_state: RequestState, plan: Plan) -> str:
 def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -> str:
     """Return as text how the errors of the plan differ from those with uniform centers; cached.
 
+    ``key`` is the cache key.
+
     Raises
     ------
     NotApplicable : the workload has more than `MAX_GROUPS` groups, or the plan with uniform centers

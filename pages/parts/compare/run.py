@@ -102,7 +102,7 @@ def _expected(
 ) -> Frame:
     """Return the estimated time and memory of each mechanism, one row per choice.
 
-    ``limit`` is the time limit per mechanism, in seconds.
+    ``key`` is the cache key, ``limit`` the time limit per mechanism, in seconds.
     """
     return expected_costs(
         _request_state.required_workload, _request_state.budget, _choices, time_limit=limit

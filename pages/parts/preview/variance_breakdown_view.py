@@ -104,7 +104,7 @@ def _ways(plan: Plan, group: int) -> None:
     """
     request_state = history.current()
     if plans.expected_seconds(request_state) > MAX_EXPECTED_S:
-        _untried_ways(plan, group)
+        _untried_ways(group)
         return
     # Relative changes of errors do not depend on the size of the budget.
     key = f"changes|{request_state.budget.law}|{request_state.request_key}|{group}"
@@ -124,7 +124,7 @@ def _ways(plan: Plan, group: int) -> None:
             st.caption(escape_markdown(effect_now.text + bins), width="content")
 
 
-def _untried_ways(plan: Plan, group: int) -> None:
+def _untried_ways(group: int) -> None:
     """Draw a button for each change of the request that retains the group."""
     st.caption("Planning takes long here, so each change is planned only when you try it.")
     with st.container(horizontal=True):

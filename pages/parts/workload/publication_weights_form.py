@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import streamlit as st
 
-from engine.plans import Plan
 from engine.workload import Workload
 from pages.parts.jobs import job_queue, job_widget, publishing
 from pages.parts.shell import buttons, history
@@ -12,7 +11,7 @@ from pages.parts.shell.history import RequestState
 from pages.parts.shell.python_script import Script, budget_text, plan_script
 
 
-def draw(plan: Plan) -> None:
+def draw() -> None:
     """Draw the expected number of records, the search button and the result."""
     request_state = history.current()
     st.caption(
