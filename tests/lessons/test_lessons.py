@@ -263,7 +263,7 @@ def test_decomposition_picture_adds_pieces_stepwise() -> None:
     )
 
 
-def test_lesson_pictures_match_their_numbers() -> None:
+def test_overlap_picture_states_largest_cosine() -> None:
     assert "every cosine between different tables is 0" in (
         check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
     )
@@ -271,8 +271,14 @@ def test_lesson_pictures_match_their_numbers() -> None:
         "reach 0.71"
         in check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
     )
+
+
+def test_cost_picture_has_cost_of_each_piece() -> None:
     costs = check_picture(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
+
+
+def test_strategy_pictures_show_rows_and_errors_of_ranges() -> None:
     outcome = contest("range", 8)
     for number, result in enumerate(outcome.results):
         np.testing.assert_array_equal(
@@ -284,6 +290,10 @@ def test_lesson_pictures_match_their_numbers() -> None:
         )[0]
         for (first, last, _), row in zip(errors.table.itertuples(index=False), W, strict=True):
             assert row.nonzero()[0].tolist() == list(range(first, last + 1))
+
+
+def test_contest_picture_and_proof_show_errors_and_gap() -> None:
+    outcome = contest("range", 8)
     picture = check_picture(
         strategy_figures.contest_picture(outcome, {"one": 1.0, "two": 1.2}, "Wavelet")
     )
@@ -292,11 +302,17 @@ def test_lesson_pictures_match_their_numbers() -> None:
     assert "are equal" in strategy_figures.proof_text(outcome, 1.0)
     gap = outcome.results[-1].rmse / outcome.bound(0.0) - 1
     assert percent_rounded_up(gap, 2) in strategy_figures.proof_text(outcome, 0.0)
+
+
+def test_outcomes_picture_shows_each_drawn_release() -> None:
     drawn = lessons.draw_releases([5, 7], Budget(pcost=1.0), 6)
     shown = check_picture(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
     np.testing.assert_array_equal(
         shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn
     )
+
+
+def test_neighbours_picture_states_best_guess() -> None:
     assert (
         "69.2%"
         in check_picture(

@@ -217,37 +217,57 @@ def parse_json(text: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_command_line_counts_shards_and_releases_sum(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    frame, files = records(), []
-    paths = {
-        name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")
-    }
+def write_inputs(folder: Path) -> dict[str, str]:
+    """Write two plans, a schema, a ledger and three shards of records; return paths by name.
+
+    The paths include that of a counts file, which is not written.
+    """
+    names = ("plan", "coarse", "schema", "book", "all.counts")
+    paths = {name: str(folder / name) for name in names}
     for name, text in (
         ("plan", PLAN.to_json()),
         ("coarse", COARSE.to_json()),
         ("schema", SCHEMA.to_json()),
     ):
         Path(paths[name]).write_text(text)
-    book = Ledger.create(paths["book"])
-    book.add_dataset("d", total=Budget(pcost=1e8))
-    for i, part in enumerate(split(frame, 3)):
-        part.to_parquet(tmp_path / f"{i}.parquet")
-        files.append(str(tmp_path / f"{i}.counts"))
-        args = [
-            "count",
-            "--schema",
-            paths["schema"],
-            "--plan",
-            paths["plan"],
-            "--data",
-            str(tmp_path / f"{i}.parquet"),
-        ]
-        assert main([*args, "--out", files[-1], "--json"]) == 0
-        output = capsys.readouterr()
-        assert parse_json(output.out)["rows_in"] == len(part)
-        assert parse_json(output.out)["private"] is True
+    Ledger.create(paths["book"]).add_dataset("d", total=Budget(pcost=1e8))
+    for i, part in enumerate(split(records(), 3)):
+        part.to_parquet(folder / f"{i}.parquet")
+    return paths
+
+
+def count_shards(folder: Path, *options: str) -> list[str]:
+    """Count the three shards of `write_inputs` by the command line; return the counts files."""
+    files = [str(folder / f"{i}.counts") for i in range(3)]
+    for i, file in enumerate(files):
+        data = ["--data", str(folder / f"{i}.parquet"), "--out", file]
+        assert main(["count", *options, *data, "--json"]) == 0
+    return files
+
+
+def test_command_line_counts_shards_and_releases_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame, paths = records(), write_inputs(tmp_path)
+    files = count_shards(tmp_path, "--schema", paths["schema"], "--plan", paths["plan"])
+    replies = [parse_json(line) for line in capsys.readouterr().out.splitlines()]
+    assert [reply["rows_in"] for reply in replies] == [len(part) for part in split(frame, 3)]
+    assert all(reply["private"] is True for reply in replies)
+    assert main(["counts", "merge", *files, "--out", paths["all.counts"], "--json"]) == 0
+    assert parse_json(capsys.readouterr().out)["shards"] == 3
+    args = ["release", "--plan", paths["plan"], "--counts", paths["all.counts"], "--dataset", "d"]
+    assert main([*args, "--ledger", paths["book"], "--out", str(tmp_path / "a.csv")]) == 0
+    assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
+    answers = pd.read_csv(tmp_path / "a.csv")["answer"]
+    # the first table of the plan has 6 cells
+    assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
+
+
+def test_commands_with_wrong_files_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = write_inputs(tmp_path)
+    files = count_shards(tmp_path, "--plan", paths["plan"])
     for wrong in (
         [*files, files[0]],
         [*files, paths["plan"]],
@@ -255,61 +275,37 @@ def test_command_line_counts_shards_and_releases_sum(
     ):
         assert main(["counts", "merge", *wrong, "--out", paths["all.counts"]]) == 1
         assert "DataError" in capsys.readouterr().err
-    assert main(["counts", "merge", *files, "--out", paths["all.counts"], "--json"]) == 0
-    assert parse_json(capsys.readouterr().out)["shards"] == 3
+    assert main(["counts", "merge", *files, "--out", paths["all.counts"]]) == 0
     args = ["release", "--plan", paths["plan"], "--counts", paths["all.counts"], "--dataset", "d"]
-    assert main([*args, "--ledger", paths["book"], "--out", str(tmp_path / "a.csv")]) == 0
-    assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
-    answers = pd.read_csv(tmp_path / "a.csv")["answer"]
-    assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
     assert main([*args, "--ledger", paths["all.counts"], "--out", paths["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         run(
             f"release --plan {paths['plan']} --counts {paths['plan']} --dataset d --ledger "
             f"{paths['book']}"
         )
-    assert (
-        main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")])
-        == 1
-    )
-    frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
+    args = ["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")]
+    assert main(args) == 1
+
+
+def test_check_reads_declared_encoding_and_delimiter(tmp_path: Path) -> None:
+    paths = write_inputs(tmp_path)
+    records().to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
     command = f"check --plan {paths['plan']} --data {tmp_path}/x.csv --encoding utf-16 --json"
     for delimiter, code in ((";", 0), ("|", 1)):
-        capsys.readouterr()
         assert run(f"{command} --delimiter '{delimiter}'") == code
-    # Repeat the comparison with a release in two stages. Each shard is counted for both plans. Both
-    # stages use the same sum of the shards.
-    for i in range(3):
-        args = [
-            "count",
-            "--plan",
-            paths["coarse"],
-            paths["plan"],
-            "--data",
-            str(tmp_path / f"{i}.parquet"),
-        ]
-        assert main([*args, "--out", str(tmp_path / f"s{i}.counts")]) == 0
-    steps = str(tmp_path / "steps.counts")
-    assert (
-        main(
-            ["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]
-        )
-        == 0
-    )
+
+
+def test_command_line_measures_sum_of_shards_in_two_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each shard is counted for both plans, and both stages use the same sum of the shards."""
+    paths = write_inputs(tmp_path)
+    files = count_shards(tmp_path, "--plan", paths["coarse"], paths["plan"])
+    assert main(["counts", "merge", *files, "--out", paths["all.counts"]]) == 0
     capsys.readouterr()
-    where = ["--ledger", paths["book"], "--counts", steps]
-    look = [
-        "look",
-        "--plans",
-        paths["coarse"],
-        paths["plan"],
-        "--names",
-        "coarse",
-        "fine",
-        "--dataset",
-        "d",
-        *where,
-    ]
+    where = ["--ledger", paths["book"], "--counts", paths["all.counts"]]
+    plans = ["--plans", paths["coarse"], paths["plan"], "--names", "coarse", "fine"]
+    look = ["look", *plans, "--dataset", "d", *where]
     assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
     key = parse_json(capsys.readouterr().out)["key"]
     assert run(f"decide --ledger {paths['book']} --look {key} --option fine --by 'A. Reader'") == 0
