@@ -129,13 +129,13 @@ def choose_payer(plan: Plan) -> str:
     dataset_form.remember(status)
     source = records_form.source_of_form(plan.budget.rows_per_person, plan.schema.person)
     reason = "" if status is not None else "choose or create the dataset to charge."
-    can_pay = True
+    is_next = True
     if book is not None and status is not None:
-        can_pay = dataset_form.can_pay(status, plan.budget)
         keys = release_form.attempts(book, status.dataset, plan)
+        is_next = not keys and dataset_form.can_pay(status, plan.budget)
         if keys and not is_unfinished(book, keys[-1]):
             show_released(book, keys[-1], source)
-    wizard.next_button(CONFIRM, key=STEP, reason=reason, is_primary=can_pay)
+    wizard.next_button(CONFIRM, key=STEP, reason=reason, is_primary=is_next)
     return code(plan, source)
 
 
