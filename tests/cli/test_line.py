@@ -446,7 +446,7 @@ def test_schema_with_person_column_caps_rows(
         assert (f"over the cap {excess} ({excess} of 20 persons" in summary) == (excess > 0)
 
 
-def test_two_stage_release_with_persons_completes(
+def test_two_stage_release_with_persons_charges_for_corrected_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = tmp_path / "schema.json"
@@ -500,5 +500,6 @@ def test_two_stage_release_with_persons_completes(
         assert "--attempt" in output
         assert "attempt=" not in output
     assert not (tmp_path / "b.csv").exists()
+    # a header, two tables of one attribute, and the table of both
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 1 + 5 + 4 + 20
     assert main(["verify", "--ledger", ledger]) == 0

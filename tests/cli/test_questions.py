@@ -51,7 +51,19 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
         False,
         measurement.utc,
     )
-    by_sql = run_json(capsys, "ask", *where, "--workload", "queries.sql")["answers"]
+    assert main(["ask", *where, "--where", conditions[0]]) == 0
+    assert f"standard error {format_number(expected[0].std)}" in capsys.readouterr().out
+    measurement.save(folder / "saved")
+    saved = ["--measurement", "saved", "--where", *conditions]
+    saved_reply = run_json(capsys, "ask", *saved, "--times", 1, -1, "--confidence", 0.9)
+    assert saved_reply == reply
+
+
+def test_ask_in_sql_or_for_total_matches_measurement(folder: Path, capsys: Capture) -> None:
+    release(folder, 1)
+    where = ["--ledger", "office", "--dataset", "people"]
+    reply = run_json(capsys, "ask", *where, "--workload", "queries.sql")
+    by_sql, measurement = reply["answers"], load_measurement("office", reply["key"])
     young = np.zeros((5, 2))
     young[:3, 1] = 1
     assert estimate(by_sql[1]) == pytest.approx(
@@ -59,23 +71,6 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
     )
     total = run_json(capsys, "ask", *where, "--total")["answers"][0]
     assert estimate(by_sql[2]) == pytest.approx(estimate(total))
-    measurement.save(folder / "saved")
-    saved_reply = run_json(
-        capsys,
-        "ask",
-        "--measurement",
-        "saved",
-        "--where",
-        *conditions,
-        "--times",
-        1,
-        -1,
-        "--confidence",
-        0.9,
-    )
-    assert saved_reply == reply
-    assert main(["ask", *where, "--where", conditions[0]]) == 0
-    assert f"standard error {format_number(expected[0].std)}" in capsys.readouterr().out
 
 
 def test_ask_with_unfit_options_is_refused(folder: Path, capsys: Capture) -> None:

@@ -25,15 +25,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert "choose or create the dataset" in session.text()
     assert next(b for b in session.app.button if b.key == "declare").disabled
     assert "enter the dataset name" in session.text()
-    planned = session.studio.budget
-    for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
-        (box,) = (
-            n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total"
-        )
-        assert total <= box.value <= 1.001 * total
-        assert "Enough for 1 release" in session.text()
-        assert " each)" not in session.text()
-    assert "Enough for 3 releases" in session.set(dataset_total=3.2).text()
+    session.set(dataset_unit="pcost")
     session.set(dataset_name="a", dataset_total=0.0).press("declare")
     assert "pcost was given as 0.0" in session.errors()
     session.set(dataset_total=0.5).press("declare")
@@ -42,14 +34,40 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     assert "Release now?" in session.text()  # the next step opens
     assert f"Created the ledger {place} with the dataset a, whose total is" in session.text()
     assert key_fingerprint(Ledger(place).public_key()) in session.text()
+
+
+def test_proposed_total_pays_for_one_release(tmp_path: Path) -> None:
+    session = open_step(tmp_path / "new.ledger")
+    planned = session.studio.budget
+    for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
+        (box,) = (
+            n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total"
+        )
+        assert total <= box.value <= 1.001 * total
+        assert "Enough for 1 release" in session.text()
+        assert " each)" not in session.text()
+    # the unit is pcost, and the plan costs 1
+    assert "Enough for 3 releases" in session.set(dataset_total=3.2).text()
+
+
+def test_total_and_spent_amount_are_shown_in_chosen_unit(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("a", total=Budget(pcost=0.5))
+    session = open_step(book.path).set(dataset="a")
     assert f"{SUM_NOTE} The bar shows privacy costs." in session.text()
     assert SUM_NOTE not in session.set(budget_unit="rho").text()
-    session.set(budget_unit="epsilon, delta").set(step=PAYER)
+    session.set(budget_unit="epsilon, delta")
     spent = "ε 0 of ε 3.308 spent"
     # In the narrow sidebar, a line does not end between unit and number.
     bar = next(p.text for p in session.app.get("progress"))
     assert ": ε\N{NO-BREAK SPACE}0 of ε\N{NO-BREAK SPACE}3.308 spent" in bar
     assert spent in session.text()
+
+
+def test_second_dataset_needs_another_name(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("a", total=Budget(pcost=0.5))
+    session = open_step(book.path)
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
     session.set(dataset_name="b").press("declare")
