@@ -214,9 +214,21 @@ def test_error_table_matches_plan_errors() -> None:
             assert table[side].tolist()[:4] == pytest.approx(expected, rel=1e-9)
         ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
         assert table["change"].iloc[0] == f"{ratio:+.1%}"
+
+
+def test_error_table_of_unchanged_request_has_no_change() -> None:
+    workload = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    request = Request(workload=workload, budget=Budget(pcost=1.0))
+    before = plan(workload, request.budget)
     unchanged = what_if.ChangedRequest(request=request, group=2, text="")
     assert what_if.error_table(before, before, 2, unchanged)["change"].tolist() == ["none"] * 4
     assert what_if.query_count_text(before, before) == f"Both answer {workload.queries:,} queries."
+
+
+def test_error_table_of_dropped_tables_says_removed() -> None:
+    workload = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    request = Request(workload=workload, budget=Budget(pcost=1.0))
+    before = plan(workload, request.budget)
     dropped = what_if.drop_largest(request, 6)
     after = plan(dropped.request.workload, request.budget)
     table = what_if.error_table(before, after, 6, dropped)

@@ -132,6 +132,9 @@ def test_encoder_reads_dates_of_every_type() -> None:
         0,
     ]
     assert codes(MONTHS, np.datetime64("2024-03-01"), pd.Timestamp("2024-02-01")) == [2, 1]
+
+
+def test_encoder_of_months_refuses_values_without_date() -> None:
     wrong = (
         "2024",
         "2024-Q1",
@@ -145,6 +148,9 @@ def test_encoder_reads_dates_of_every_type() -> None:
     assert codes(MONTHS, *wrong) == [NOT_DATE] * len(wrong)
     assert codes(MONTHS, 2024, 202401) == [NOT_DATE] * 2
     assert codes(MONTHS, datetime.time(3), datetime.timedelta(3)) == [UNSUPPORTED] * 2
+
+
+def test_encoder_of_years_and_quarters_reads_their_numbers_and_names() -> None:
     assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024, 2022, 24) == [
         1,
         OUTSIDE,

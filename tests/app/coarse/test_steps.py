@@ -102,9 +102,7 @@ def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path
     assert "enough for" not in session.text()
 
 
-def test_coarse_steps_requested_twice_run_once(
-    ledger: Ledger, records: Path, downloads: dict[str, Callable[[], bytes]]
-) -> None:
+def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
     common = build_common_plan()
     session, other = (open_look_step(ledger, records, confirmation="office") for _ in range(2))
     session.press("coarse_look")
@@ -138,7 +136,16 @@ def test_coarse_steps_requested_twice_run_once(
     for one in (session, other, show_look(open_look_step(ledger, records))):
         assert summary in one.text()
         pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_first_group(stored))
+    # no view has added to the six rows of the ledger
     assert len(row_kinds(ledger)) == 6
+
+
+def test_finished_release_has_valid_package_and_offers_second_attempt(
+    ledger: Ledger, records: Path, downloads: dict[str, Callable[[], bytes]]
+) -> None:
+    session = run_look(ledger, records)
+    record_decision(session)
+    run_finish(session)
     session.set(coarse_released_0_tab="Download")
     package = ledger.path.parent / "release.zip"
     package.write_bytes(downloads["release_answers.zip"]())
