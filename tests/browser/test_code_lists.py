@@ -58,6 +58,7 @@ def test_demo_with_levels_is_walked(visit: Visit) -> None:
     visit.expect_text("REHEARSAL on simulated")
     visit.pick("Table", "7: state")
     visit.choose("region")
+    # 4 regions, 2 sexes and 23 age groups
     visit.expect_text("Answers 1 to 100 of 184.")
     visit.check_accessibility("levels_answers")
     visit.choose("Published tables")
@@ -65,6 +66,7 @@ def test_demo_with_levels_is_walked(visit: Visit) -> None:
     visit.expect_text("All tables sum to")
     visit.pick("Table", "7: state")
     visit.choose("division")
+    # 9 divisions, 2 sexes and 23 age groups
     visit.expect_text("Answers 1 to 100 of 414.")
     visit.check_accessibility("levels_published")
     visit.page.set_viewport_size({"width": NARROW, "height": 900})

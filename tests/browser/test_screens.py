@@ -122,7 +122,7 @@ def test_published_tables_have_few_words(visit: Visit) -> None:
     visit.press("Create published tables")
     visit.expect_text("All tables sum to")
     visit.settle()
-    assert visit.page.evaluate(MEASURE, HEIGHT)["first"] <= 150
+    assert visit.page.evaluate(MEASURE, HEIGHT)["first"] <= 150  # words in the window
 
 
 def test_schema_grid_shows_all_columns(visit: Visit) -> None:

@@ -55,6 +55,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.unfold("Find the budget for a target error")
     visit.choose("Publishable answers")
     visit.number("Expected record count (public)", "944")
+    # all cumulative tables of one and two attributes, and the ranges of 82 ages
     visit.expect_text(f"{9417 + 82 * 83 // 2:,} answers,")
     visit.expect_text("With 944 records, spread evenly")
     visit.take_picture("5_preview_publishable")
