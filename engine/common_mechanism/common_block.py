@@ -199,7 +199,7 @@ def common_block(
 def block_residual(
     look: Block, block: Block, max_records: int, stretch: float = 1.0
 ) -> BlockResidual:
-    """Return what remains to be measured after the look to reach the precision of a plan's block.
+    """Return what remains to be measured in the second stage to reach the precision of a block.
 
     Parameters
     ----------
@@ -241,15 +241,15 @@ def block_residual(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _DiagonalForm:
-    """Coordinates in which the precisions of a look and of a plan's block are both diagonal.
+    """Coordinates in which the precisions of a block of the look and of the plan are diagonal.
 
     Attributes
     ----------
     basis : block with the strategy rows M of every factor.
     coordinates : coordinates of every factor, whose rows are T = P^T M.
     P : one matrix per factor; None if all are the identity.
-    look_precision : diagonal of the precision of the look, in 1/counts^2, with one axis per factor;
-        shape () if all entries are equal.
+    look_precision : diagonal of the precision of the look (first stage), in 1/counts^2, with one
+        axis per factor; shape () if all entries are equal.
     plan_precision : diagonal of the precision of the plan's block with noise 1, in the same shape.
     """
 
@@ -263,7 +263,7 @@ class _DiagonalForm:
 def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
     """Return the diagonal form of two Kronecker products without row weights.
 
-    The factors of look and block are on the same attributes.
+    The factors of ``look`` (a block of the first stage) and ``block`` are on the same attributes.
     """
     strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
     if all(_have_equal_rows(s, t) for s, t in strategy_pairs):
@@ -300,15 +300,16 @@ def _form_of_products(look: Block, block: Block) -> _DiagonalForm:
 
 
 def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
-    """Return the diagonal form in coordinates that contain the rows of the look.
+    """Return the diagonal form in coordinates that contain the rows of ``look``.
 
-    Look and block are Kronecker products on the same attributes, and the look has row weights.  The
-    result is None if a precision is not diagonal in these coordinates.
+    ``look`` (a block of the first stage) and ``block`` are Kronecker products on the same
+    attributes, and ``look`` has row weights.  The result is None if a precision is not diagonal in
+    these coordinates.
     """
     assert look.weights is not None
-    # A look (first stage) has row weights if `_common_of_products` computed it. Its rows then
-    # define coordinates in which the precisions of two plans' blocks are diagonal. The precision of
-    # ``block`` is usually diagonal in these coordinates, too.
+    # A look (first stage) has row weights if `_common_of_products` computed it. The rows of such a
+    # look define coordinates in which the precisions of two plans' blocks are diagonal. The
+    # precision of ``block`` is usually diagonal in these coordinates, too.
     strategy_pairs = [(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
     relative_rows = [_residual_rows(t) @ s.pinv for s, t in strategy_pairs]
     grams = [m.T @ m for m in relative_rows]
@@ -323,7 +324,8 @@ def _form_of_look(look: Block, block: Block) -> _DiagonalForm | None:
             look_precision=(look.weights / look.noise) ** 2,
             plan_precision=_outer_product([np.diag(gram) for gram in grams]),
         )
-    # Otherwise, extend the rows of the look to coordinates of everything that the block measures.
+    # The rows of the look (first stage) do not span those of ``block``, or a precision is not
+    # diagonal. Rows are added until the coordinates cover everything that ``block`` measures.
     coordinates: list[Coordinates] = []
     P: list[Array] = []
     squared_lengths: list[Array] = []
@@ -397,8 +399,9 @@ def _extended_coordinates(
 ) -> tuple[Coordinates, Array, Array]:
     """Return coordinates in which ``plan`` has the precision I, for one Kronecker factor.
 
-    ``look`` and ``plan`` are the strategies of this factor, with noise 1.  The row space of
-    ``look`` must be contained in that of ``plan``.  The first coordinates span this row space.
+    ``look`` (first stage) and ``plan`` are the strategies of this factor, with noise 1.  The row
+    space of ``look`` must be contained in that of ``plan``.  The first coordinates span this row
+    space.
 
     Returns
     -------

@@ -74,7 +74,7 @@ def look_plan(
     split: Split,
     joint: bool,
 ) -> Plan:
-    """Return the look as a plan.
+    """Return the look (first stage) as a plan.
 
     The workload of this plan contains every group of the options for which the look answers all
     queries.  If there is no such group, but the look measures the total, the workload is the total.
@@ -192,7 +192,7 @@ MAX_STRETCH_STEPS = 20  # number of factors of the noise that are tried
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Residual:
-    """What remains to be measured after the look if one plan is chosen.
+    """What remains to be measured after the look (first stage) if one plan is chosen.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ class Residual:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of measuring `blocks` without the look, rounded up.
+        """Privacy cost of measuring `blocks` without the look (first stage), rounded up.
 
         The result can exceed `spend`, which is the cost of the plan minus the cost of the look.  In
         every cell, the costs of both stages sum to at most the cost of the plan, but the most
@@ -234,7 +234,8 @@ class CommonPlan:
 
     Attributes
     ----------
-    options, names : the plans from which one is chosen after the look, and their names on screen.
+    options, names : the plans from which one is chosen after the look (first stage), and their
+        names on screen.
     look : plan of the common part, which is measured first.
     residuals : for each option, what remains to be measured after the look.
     matches : mapping from residual space to the name of the method that computed the common part.
@@ -261,7 +262,7 @@ class CommonPlan:
 
     @property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """Pair (pcost of the look, pcost of the residual) of every option.
+        """Pair (pcost of the first stage, pcost of the residual) of every option.
 
         Their decimal numbers sum exactly to the cost of the option (`option_cost`).
         """
@@ -269,7 +270,7 @@ class CommonPlan:
 
     @property
     def saved(self) -> float:
-        """Pcost of the look divided by the largest pcost of an option.
+        """Pcost of the look (first stage) divided by the largest pcost of an option.
 
         A separate measurement for the choice would cost as much as the look in addition.  It is
         saved, because the look is reused for the chosen plan.
@@ -312,8 +313,8 @@ class CommonPlan:
     def budget_shares(self) -> pd.DataFrame:
         """Return a table of costs with one row per option.
 
-        Columns: option (name), shared (pcost of the look), own (pcost of the residual) and total
-        (their exact sum).
+        Columns: option (name), shared (pcost of the look, the first stage), own (pcost of the
+        residual) and total (their exact sum).
         """
         import pandas as pd
 
@@ -327,9 +328,9 @@ class CommonPlan:
         """Return a table of the costs of blocks, with one row per option and residual space.
 
         Columns: attributes (of the residual space), option (name), total (pcost of the plan's
-        block), shared (pcost of the look's block; 0 if the look does not measure the space) and
-        found (name of the method that computed the common part; "not in all" if an option does not
-        measure the space).
+        block), shared (pcost of the block of the look, the first stage; 0 if the look does not
+        measure the space) and found (name of the method that computed the common part; "not in all"
+        if an option does not measure the space).
         """
         import pandas as pd
 

@@ -52,11 +52,11 @@ class Decision:
 
     Attributes
     ----------
-    choice : position of the chosen analysis, or None to stop after the look.  An analysis is
-        possible if the upper confidence bounds of enough cells exceed its noise, and certain if
-        their lower confidence bounds do.  The choice is the finest certain analysis after the
-        first.  If no analysis after the first is certain, the choice is the first analysis if it
-        is possible, and otherwise None.
+    choice : position of the chosen analysis, or None to stop after the look (first stage).  An
+        analysis is possible if the upper confidence bounds of enough cells exceed its noise, and
+        certain if their lower confidence bounds do.  The choice is the finest certain analysis
+        after the first.  If no analysis after the first is certain, the choice is the first
+        analysis if it is possible, and otherwise None.
     certain : False if an analysis finer than the chosen one is possible; always True for None.
     shares : share of cells that exceed the noise of an analysis.  Keys are "{analysis}, lower" (by
         lower bounds) and "{analysis}, upper" (by upper bounds).  The first analysis has only the
@@ -101,7 +101,7 @@ def nested_decision(
     Parameters
     ----------
     low, high : confidence bounds of the cells of the first analysis, from the measurement of the
-        look; shape (cells,), in counts.
+        look (first stage); shape (cells,), in counts.
     errors : for each analysis, from coarse to fine, the standard errors of the same cells; shape
         (cells,), in counts.
     names : names of the analyses.
@@ -184,8 +184,8 @@ class NestedPlanRule:
         the finer ones.
     share : share of these cells that must exceed the noise, above 0 and at most 1 (x of the paper).
     snr : number of standard errors (y of the paper).
-    sigmas : half width of the confidence interval of a cell, in standard errors of the look; with
-        0, both bounds are the estimate.
+    sigmas : half width of the confidence interval of a cell, in standard errors of the look (first
+        stage); with 0, both bounds are the estimate.
 
     In a chain of choices, the option "look closer" leads to the next choice.  For this option the
     rule uses the standard errors of the first plan of the next choice.
@@ -261,7 +261,8 @@ class NestedPlanRule:
     def _errors(self) -> Mapping[Plan, Array]:
         """Standard errors of the primary queries, by plan, in counts, shape (queries,).
 
-        The plans are the look, the plan of the primary option and those of the finer options.
+        The plans are the look (first stage), the plan of the primary option and those of the finer
+        options.
         """
         plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
         errors = {}
@@ -296,7 +297,8 @@ class NestedPlanRule:
     def errors(self, option: int | str | None = None) -> Array:
         """Return the standard errors of the primary queries, in counts, shape (queries,).
 
-        These are the errors of the plan of ``option``, or of the look if ``option`` is None.
+        These are the errors of the plan of ``option``, or of the look (first stage) if ``option``
+        is None.
         """
         plan = (
             self.common.look if option is None else self._error_plan(self.common.position(option))
@@ -304,7 +306,9 @@ class NestedPlanRule:
         return self._errors[plan]
 
     def estimates(self, look_result: Measurement) -> Array:
-        """Return the look's answers to the primary queries, in counts, shape (queries,).
+        """Return the answers of the look (first stage) to the primary queries.
+
+        The result is in counts and has shape (queries,).
 
         PlanError is raised if ``look_result`` measures another plan than the look of this rule.
         """
@@ -325,7 +329,7 @@ class NestedPlanRule:
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
 
     def decide(self, look_result: Measurement) -> Decision:
-        """Return the decision of the rule for a measured look.
+        """Return the decision of the rule for a measured look (first stage).
 
         `Decision.choice` is the position of an option, or None to stop.
         """
@@ -348,8 +352,8 @@ class NestedPlanRule:
         """Return for each option in `finer` how many records suffice for the rule to choose it.
 
         With at least this many records, spread evenly over the domain, and without noise in the
-        look, the rule would choose the option or a finer one.  The numbers do not decrease from
-        coarse to fine.
+        look (first stage), the rule would choose the option or a finer one.  The numbers do not
+        decrease from coarse to fine.
         """
         schema = self.common.look.schema
         group_answers = []
@@ -375,9 +379,10 @@ class NestedPlanRule:
     ) -> pd.DataFrame:
         """Return the ratio of count to standard error for each query of a primary group.
 
-        Columns: query (text); answer, low and high (estimate from the look and its confidence
-        bounds, in counts); snr, snr_low and snr_high (the same numbers, divided by the standard
-        error of the option); and stands_out (whether snr_low is at least the `snr` of the rule).
+        Columns: query (text); answer, low and high (estimate from the look, which is the first
+        stage, and its confidence bounds, in counts); snr, snr_low and snr_high (the same numbers,
+        divided by the standard error of the option); and stands_out (whether snr_low is at least
+        the `snr` of the rule).
 
         ``group`` is a position in `groups`; PlanError is raised if there is no such position.
         """

@@ -134,7 +134,7 @@ def look(
     cost = common.look.budget.pcost
 
     def check(is_paid: bool) -> None:
-        """Raise an error if the look must not be measured.
+        """Raise an error if the look (first stage) must not be measured.
 
         If it is not paid yet, the remaining budget must suffice for the look and the cheapest
         option.
@@ -153,7 +153,10 @@ def look(
                 check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
-        """Return a function that spends the cost of the look, with a digest of ``counts``."""
+        """Return a function that spends the cost of the look, the first stage.
+
+        The function also writes a digest of ``counts`` to the ledger.
+        """
         records = fingerprint_of(book, dataset, counts, step_sets(common), intake)
         return lambda: book.spend(
             dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records
@@ -185,7 +188,7 @@ def decide(
     by: str = "",
     reason: str = "",
 ) -> Choice:
-    """Write the decision after a look to the ledger; it costs nothing.
+    """Write the decision after a look (first stage) to the ledger; this costs nothing.
 
     Parameters
     ----------
@@ -281,7 +284,7 @@ def finish(
     intake: Callable[[Intake], object] | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Measurement:
-    """Measure what remains after the look for the chosen option, and return the final measurement.
+    """Measure the second stage of the chosen option, and return the final measurement.
 
     The estimates of the result combine both stages, weighted by precision; its `answers_on_grid`
     are the answers of this stage only.  If the option "look closer" of a chain was chosen, the
@@ -374,7 +377,7 @@ def finish(
 
 @dataclass(frozen=True, kw_only=True)
 class _SecondStage:
-    """One attempt to measure what remains after a look for the chosen option.
+    """One attempt to measure what remains after the first stage for the chosen option.
 
     Attributes
     ----------
@@ -407,7 +410,7 @@ class _SecondStage:
 
     @property
     def cost(self) -> float:
-        """Cost of this attempt in pcost, on the records of the look."""
+        """Cost of this attempt in pcost, on the records of the look (first stage)."""
         return _remaining_cost(self.steps.common, self.option, self.steps.costs, self.attempt)
 
     @property
@@ -418,7 +421,7 @@ class _SecondStage:
         return step_sets(following or common)
 
     def check_same_records(self) -> None:
-        """Raise `OtherRecords` if records are given that differ from the records of the look."""
+        """Raise `OtherRecords` if records are given that differ from those of the first stage."""
         if self.data is None:
             return
         common = self.steps.common
@@ -428,7 +431,7 @@ class _SecondStage:
         check_repeat(self.book, look_spend, counts, step_sets(common), self.intake, remedy=_REMEDY)
 
     def unpaid_result(self) -> Measurement:
-        """Return the result of an option that the look measured completely and that costs nothing.
+        """Return the result if the first stage has measured everything that the option needs.
 
         The first call writes a note to the ledger.
         """
@@ -484,7 +487,8 @@ class _SecondStage:
     def _accept_records(self, counts: Counts) -> tuple[float, Fingerprint]:
         """Return the cost of this stage on the counted records in pcost, and their fingerprint.
 
-        Raises OtherRecords if the records are not those of the look and ``on_changed`` is "refuse".
+        Raises OtherRecords if the records are not those of the look (first stage) and
+        ``on_changed`` is "refuse".
         """
         book, dataset = self.book, self.steps.look.dataset
         # If records changed, a changed record can be in the most expensive cell of both stages.
@@ -529,7 +533,7 @@ def rehearse_finish(
     seed: int | None = None,
     **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
-    """Rehearse the second stage for an option after a rehearsed look; return its measurement.
+    """Rehearse the second stage of an option after a rehearsed look; return the measurement.
 
     A rehearsal spends nothing, runs on simulated or public data, and must not be published.
     ``seed`` is that of `engine.release.measure.measure`.
@@ -561,7 +565,7 @@ def rehearse_finish(
 
 
 def resume(ledger: Book, key: str) -> Steps:
-    """Return the state of a two-stage release from the ledger, given the key of its look.
+    """Return the state of a two-stage release from the ledger, given the key of the first stage.
 
     The call reads no records and spends nothing.
 
@@ -664,7 +668,7 @@ def looks(ledger: Book, dataset: str) -> list[str]:
 
 
 def paid_keys(steps: Steps) -> list[str]:
-    """Return the ledger keys of the look and of the paid attempts at its second stage.
+    """Return the ledger keys of the first stage and of the paid attempts at the second stage.
 
     The attempts are those up to the first one with a stored result.
     """
@@ -684,7 +688,7 @@ def paid_keys(steps: Steps) -> list[str]:
 
 
 def look_key(common: CommonPlan, *, dataset: str, attempt: int = 1) -> str:
-    """Return the key of the look for these options, dataset and attempt."""
+    """Return the key of the look (first stage) for these options, dataset and attempt."""
     return release_key(dataset=dataset, plan_hash=_step_hash(common, LOOK), attempt=attempt)
 
 
@@ -697,7 +701,7 @@ def _step_hash(common: CommonPlan, step: str) -> str:
 
 
 def _second_stage_key(common: CommonPlan, position: int, key: str, attempt: int) -> str:
-    """Return the key of the second stage of an option, given the key of the look."""
+    """Return the key of the second stage of an option, given the key of the first stage."""
     dataset, *_ = key.rsplit("|", 2)
     # because the key contains a hash of the key of the look (first stage), second stages of
     # different looks differ
@@ -710,8 +714,8 @@ def _second_stage_key(common: CommonPlan, position: int, key: str, attempt: int)
 def _remaining_cost(common: CommonPlan, position: int, costs: StepCosts, attempt: int) -> float:
     """Return the cost of an attempt at the second stage of an option, in pcost.
 
-    The first attempt costs the pcost of the plan minus that of the look.  A later attempt measures
-    the residual again, so it costs at least as much as the residual alone.
+    The first attempt costs the pcost of the plan minus that of the look (first stage).  A later
+    attempt measures the residual again, so it costs at least as much as the residual alone.
     """
     remaining_cost = costs.remaining(position)
     return remaining_cost if attempt == 1 else max(remaining_cost, common.residuals[position].pcost)
@@ -734,7 +738,7 @@ def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
 
 
 def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:
-    """Return the decisions after a look from the notes of the ledger, oldest first."""
+    """Return the decisions after a first stage from the notes of the ledger, oldest first."""
     choices = []
     for row in book.notes(kind="decision", key=key):
         try:

@@ -45,7 +45,7 @@ def step_counts(
 
     Both stages count the same tables, so that they count the same rows and have comparable digests.
     At most as many rows of each person are counted as the budget protects.  ``part`` is what this
-    stage measures: the look or a residual.
+    stage measures: the look (first stage) or a residual (second stage).
     """
     options = replace(options, rows_per_person=common.look.budget.rows_per_person)
     return count(part, data, options, _one_cell_attributes(common), step_sets(common))
@@ -69,9 +69,9 @@ def no_counts(common: CommonPlan) -> Counts:
 def step_sets(common: CommonPlan) -> list[Space]:
     """Return the attribute sets whose tables both stages count.
 
-    These are the attribute sets that the look and the plans measure.  A set that is contained in
-    another set of the same plan is left out, and so is a set whose table has more than `MOST_CELLS`
-    cells.
+    These are the attribute sets that the look (first stage) and the plans measure.  A set that is
+    contained in another set of the same plan is left out, and so is a set whose table has more than
+    `MOST_CELLS` cells.
     """
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
@@ -91,9 +91,9 @@ def _one_cell_attributes(common: CommonPlan) -> list[str]:
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
     """Return why this stage must be charged as a separate release; "" if there is no reason.
 
-    There are two reasons.  The counted records are not the records of the look; or, in a chain of
-    choices, the look was measured on other records than the look of the choice before.  ``digest``
-    is the digest of the look's tables from the ledger.
+    There are two reasons.  The counted records are not the records of the look (first stage); or,
+    in a chain of choices, the look was measured on other records than the look of the choice
+    before.  ``digest`` is the digest of the look's tables from the ledger.
     """
     if digest.startswith(OTHER_RECORDS_PREFIX):
         return (
@@ -126,7 +126,7 @@ def report_separate_charges(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Decision after a look, as it is written on the ledger.
+    """Decision after a look (first stage), as it is written on the ledger.
 
     Attributes
     ----------
@@ -163,9 +163,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Costs of a look and of its options in pcost, as decimal texts from the file of the look.
+    """Costs of a look (first stage) and of its options in pcost, as decimal texts.
 
-    They are stored because other machines may compute costs that differ in the last digit.
+    The texts are stored in the result file of the look, because other machines may compute costs
+    that differ in the last digit.
 
     Attributes
     ----------
@@ -177,7 +178,7 @@ class StepCosts:
     totals: tuple[str, ...]
 
     def remaining(self, position: int) -> float:
-        """Return the cost of an option that remains to be paid after the look, in pcost.
+        """Return the cost of an option that remains to be paid after the first stage, in pcost.
 
         The difference is exact in decimal arithmetic, with which the ledger sums costs.
 
@@ -208,7 +209,7 @@ class Steps:
     look : measurement of the common part.
     choices : the decisions, oldest first; only "stop" can be followed by another decision.
     finished : measurement of the chosen option; None if there is none yet.
-    costs : cost of the look, and total cost of each option.
+    costs : cost of the look (first stage), and total cost of each option.
     lost : numbers of the attempts at the second stage that were spent but have no result; the last
         one may still be running.
     is_interrupted : whether an attempt at the second stage was spent and then interrupted; `finish`
@@ -280,7 +281,10 @@ def chosen_measurement(
 
 
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
-    """Write the result file of a look; it includes all options, so that `finish` needs no plan."""
+    """Write the result file of a look (first stage).
+
+    The file includes all options, so that `finish` needs no plan.
+    """
     measurement = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
     texts = _next_step_texts(common, receipt.pcost)
     _write(file, receipt, LOOK, measurement, texts)
@@ -315,7 +319,7 @@ def write_second_stage(
 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
-    """Return the texts in the result file of a look, by file name.
+    """Return the texts in the result file of a look (first stage), by file name.
 
     The texts have the options, the cost so far in pcost (``spent``), and the cost of each option.
     """
@@ -353,7 +357,7 @@ def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
 def stored_look(
     book: Ledger, key: str, common: CommonPlan | None = None
 ) -> tuple[CommonPlan, Measurement, StepCosts]:
-    """Return the options, the measurement and the costs from the result file of a look.
+    """Return the options, measurement and costs from the result file of a look (first stage).
 
     The options are ``common``, or read from the file if it is None.
 
@@ -389,7 +393,7 @@ def stored_look(
 
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> StepCosts:
-    """Return the costs in the file of a look.
+    """Return the costs in the file of a look (first stage).
 
     Raises ValueError if the costs of ``common`` differ by more than rounding.
     """

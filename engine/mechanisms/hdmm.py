@@ -87,7 +87,7 @@ MAX_FULL_LATTICE_AXES = 14
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
 # Marginals with less than this share of the largest budget of a marginal are not measured, unless
-# leaving them out would increase the error.
+# leaving them out would increase the error.  Larger shares are tried first.
 MIN_SHARE = 1e-9
 NO_WEIGHTED_QUERY = (
     "No query of positive weight has a coefficient other than 0. Give at least one group with such"
@@ -950,7 +950,7 @@ def best_of(
 
 # Answers are rounded to a grid, which adds noise.  The added noise grows with the square root of
 # the number of cells.  Up to this number of cells it is ignored, because it changes the RMSE by
-# less than the share 1e-4.
+# less than 0.01%.
 MAX_FREE_CELLS = 2**30
 
 
