@@ -212,8 +212,8 @@ def test_page_shows_how_entries_were_read() -> None:
     assert "**age**: 16–20, 21–25, … 96–101 (17 bins)" in text
     assert "**region**: North, South, … West (4 values)" in text
     assert "**day**: [1, 2), [2, 3), … [365, 366] (365 bins)" in text
-    assert "Tick **integers** for day: “1” replaces “[1, 2)”." in text
-    assert "the last bin, 96–101, also counts 101. If 101 cannot occur, write 16:96:5, 100." in text
+    assert "Tick **integers** for day: “[1, 2)” → “1”." in text
+    assert " cannot be 101, write 16:96:5, 100." in text
     edits[2]["integer"] = True
     set_edits(session, {"edited_rows": edits})
     assert "**day**: 1, 2, … 365–366 (365 bins)" in session.text()

@@ -45,7 +45,7 @@ MAX_HEIGHT = 420  # pixels; more rows scroll inside the grid
 ROW_HEIGHT = 36  # pixels
 EMPTY_ROWS = 5  # rows of a new grid
 VALUES_HELP = (
-    "Possible values: labels `F | M` · edges of bins `0, 18, 65, 120` or steps of 5 `0:100:5`"
+    "Values: labels `F | M` · edges of bins `0, 18, 65, 120`; by 5: `0:100:5`"
     " · dates `2024-01:2024-12:month` · number of codes `10`"
 )
 MAX_NAMES = 8  # names in a sentence
@@ -267,22 +267,20 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
     if (omitted := len(schema) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
     size_text = f"{pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')}"
-    notes = [f"Read as: {' · '.join(lines)}", f"{size_text} in the full table."]
+    notes = [f"Read as: {' · '.join(lines)}. {size_text} in the full table."]
     if names := _names(schema, integer_bins.could_be_integer):
         first = next(filter(integer_bins.could_be_integer, schema.attributes))
         before, after = (
             escape_markdown(integer_bins.cell_text(attribute, 0))
             for attribute in (first, replace(first, integer=True))
         )
-        notes.append(
-            f"Whole numbers only? Tick **integers** for {names}: “{after}” replaces “{before}”."
-        )
+        notes.append(f"Whole numbers only? Tick **integers** for {names}: “{before}” → “{after}”.")
     last_bins = filter(None, map(_last_bin_text, schema.attributes))
     notes += map(escape_markdown, [*last_bins][:1])
     if any(map(_drops_rows, schema.attributes)):
         notes.append(
             "Rows with other values are dropped, unless **others as**, **missing as** or **clip**"
-            " counts them."
+            " applies."
         )
     if notes:
         st.caption("  \n".join(notes))
@@ -294,12 +292,14 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
 
 
 def _last_bin_text(attribute: Attribute) -> str:
-    """Return a note that the last of equally wide bins has one integer more than the others.
+    """Return how to write equally wide bins if the last one has one integer too many.
+
+    The last bin includes its upper edge, which the list of the bins shows.
 
     The note is empty for all other attributes.
 
     >>> _last_bin_text(Attribute.numeric("age", range(0, 101, 5), integer=True))
-    'age: the last bin, 95–100, also counts 100. If 100 cannot occur, write 0:95:5, 99.'
+    'If age cannot be 100, write 0:95:5, 99.'
     """
     edges = attribute.edges
     if not attribute.integer or edges is None or attribute.size < 2:
@@ -307,11 +307,8 @@ def _last_bin_text(attribute: Attribute) -> str:
     if len({upper - lower for lower, upper in pairwise(edges)}) > 1:
         return ""
     last = f"{edges[-1]:.0f}"
-    bin_text = integer_bins.cell_text(attribute, attribute.size - 1)
-    return (
-        f"{attribute.name}: the last bin, {bin_text}, also counts {last}. If {last} cannot occur,"
-        f" write {edges_text([*edges[:-1], edges[-1] - 1])}."
-    )
+    shorter = edges_text([*edges[:-1], edges[-1] - 1])
+    return f"If {attribute.name} cannot be {last}, write {shorter}."
 
 
 def _names(schema: Schema, condition: Callable[[Attribute], bool]) -> str:
