@@ -92,6 +92,7 @@ def test_schema_file_is_loaded(name: str) -> None:
 
 
 def test_new_schema_drops_groups_without_attributes() -> None:
+    # the five attributes have 15 tables; those of age and sex remain
     session = open_demo_schema("census", open_demo(page="schema"))
     assert "12 tables no longer fit" in session.text()
     assert len(session.studio.workload.groups) == 3

@@ -72,6 +72,9 @@ def test_coarse_workload_is_determined_by_fine_workload():
         solution = np.linalg.lstsq(fine_rows.T, rows.T, rcond=None)[0]
         np.testing.assert_allclose(fine_rows.T @ solution, rows.T, atol=1e-9)
     NestedPlanRule(common=common_of(workloads), share=0.5, snr=5.0)
+
+
+def test_workload_without_attributes_has_no_coarser_one():
     for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
         with pytest.raises(WorkloadError, match="coarser"):
             analyses.coarse_and_fine(empty)

@@ -58,6 +58,7 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
         Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)
     ).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
+    # five quick mechanisms, and HDMM
     assert len(chosen) == 6
     assert chosen[-1] == "hdmm"
     assert (table.loc[chosen[:-1], "seconds"] <= 1.0).all()

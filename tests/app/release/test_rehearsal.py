@@ -243,18 +243,27 @@ def test_former_rehearsal_is_shown_until_next_one() -> None:
     assert "501 records, seed 1" in session.text()
 
 
-def test_two_attributes_are_shown_as_cross_table(
-    downloads: dict[str, Callable[[], bytes]],
-) -> None:
+def sex_by_age() -> Workload:
+    """Return a workload of the table of sex and of the table of sex and age."""
     schema = Schema(
         [
             Attribute.categorical("sex", ["F", "M"]),
             Attribute.numeric("age", [0, 10, 20, 120], integer=True),
         ]
     )
-    workload = Workload(schema).add("sex", "marginal").add(("sex", "age"), "marginal")
+    return Workload(schema).add("sex", "marginal").add(("sex", "age"), "marginal")
+
+
+def open_rehearsal_of(workload: Workload) -> Session:
+    """Rehearse the release of a workload on 500 simulated records."""
     session = Session(plan=permalink.packed(RequestState(workload=workload))).go("release")
-    wait(session.set(rows=500).press("rehearse"))
+    return wait(session.set(rows=500).press("rehearse"))
+
+
+def test_two_attributes_are_shown_as_cross_table(
+    downloads: dict[str, Callable[[], bytes]],
+) -> None:
+    session = open_rehearsal_of(sex_by_age())
     assert "Cross table" not in str(session.app.expander)
     session.set(rehearsal_group=1)
     cells = answers_on_page(session)["answer"].to_numpy().reshape(2, 3)
@@ -269,6 +278,13 @@ def test_two_attributes_are_shown_as_cross_table(
     published = session.app.dataframe[0].value["published"].to_numpy().reshape(2, 3)
     crossed = session.app.dataframe[1].value
     np.testing.assert_array_equal(crossed[["F", "M"]].to_numpy(), published.T)
+
+
+def test_published_tables_state_total_and_bias_of_cells() -> None:
+    session = open_rehearsal_of(sex_by_age())
+    session.set(rehearsal_view="Published tables", rehearsal_whole=True)
+    wait(session.press("rehearsal_publish")).set(rehearsal_published_group=1)
+    published = session.app.dataframe[0].value["published"]
     total = re.search(r"All tables sum to (\d+) records, the unbiased answers", session.text())
     assert total is not None
     assert int(total[1]) >= np.nansum(published)

@@ -22,7 +22,7 @@ def test_large_workload_can_be_edited() -> None:
     assert len(workload.groups) > 2_900
     content = workload.to_json().encode()
     session = upload(Session().go("start"), "w.json", content, "open_file").go("workload")
-    assert len(session.app.dataframe[0].value) == 100
+    assert len(session.app.dataframe[0].value) == 100  # the first page of tables
     session.set(find="x3 x25")
     numbers = ask.find_groups(workload, "x3 x25")
     assert set(session.app.dataframe[0].value["group"]) == set(numbers)
