@@ -625,8 +625,9 @@ class FunctionCounts:
     def _count(self, i: int, order: int) -> int:
         terms, max_functions = self.symmetric_terms[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # For a product of two families, each of the two attributes has k functions, so the
-            # matrix has k^2 rows.  A family on a pair has one row per query for any k.
+            # With k basis functions per attribute, the matrix has k^2 rows for a product of two
+            # families on two attributes, and at most ``order`` rows are allowed. For a family on a
+            # pair the matrix has one row per query, whatever k is.
             has_products = any(len(keys) == 2 for keys in terms.pair)
             return min(max_functions, math.isqrt(order)) if has_products else max_functions
         k = 1

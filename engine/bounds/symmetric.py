@@ -955,9 +955,9 @@ def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> Com
 
 
 # `shares_norm` begins with random compositions.  A composition contains, for each value, the number
-# of attributes that have this value.  The compositions are drawn from Dirichlet distributions with
-# the weights of the values as mean.  The parameters of a distribution are the mean times the number
-# of attributes times one of these numbers.
+# of attributes that have this value.  The compositions are sampled from Dirichlet distributions
+# with the weights of the values as mean.  The parameters of a distribution are the mean times the
+# number of attributes times one of these numbers.
 CONCENTRATIONS = (0.4, 1.2, 4.0)
 # number of initial compositions per concentration
 INITIAL_COMPOSITIONS = 100

@@ -1054,8 +1054,8 @@ def _shares_for_power(
         best = replace(best, bound=max(bound, best.bound))
         if best.value <= best.bound * (1.0 + gap):
             raise StopIteration
-        # The gradient of log norm minus the shares counts / s of the cost, which sum to 1 for this
-        # s.
+        # The gradient of log(norm) plus the gradient of log(cost). The latter is -counts / s,
+        # because this s is scaled to cost 1.
         return math.log(value), space_slopes * s / float(space_slopes @ s) - counts / s
 
     with contextlib.suppress(StopIteration):

@@ -401,7 +401,7 @@ def _tree_of_people(
     records = np.zeros((people, len(sizes)), np.int64)
     tree = mutual_information_tree(pairs)
     # Roots come first, then the other attributes in the order in which the tree was built, so that
-    # parents are drawn before their children.
+    # the values of a parent are sampled before those of its children.
     order_added = {child: number for child, (number, _) in tree.items()}
     for child in sorted(singles, key=lambda attribute: order_added.get(attribute, 0)):
         # One pair per value of the parent: the positions of the records with this value, and the

@@ -747,7 +747,8 @@ def uncertainty(
             continue
         truth = draw_truth(published.contrasts, posteriors, determined, generator)
         if fit != "none" and not estimates.exact:
-            # Public tables determine the number of records, so that it is not drawn.
+            # If public tables determine the number of records (``estimates.exact``), it is not
+            # sampled.
             scale = draw_total(*noisy_total, generator) / float(published.contrasts[()])
             truth = {axes: scale * c for axes, c in truth.items()}
         tables = Published(

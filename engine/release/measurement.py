@@ -497,8 +497,8 @@ MAX_ARRAY_HEADER_BYTES = 4096
 # fields of the header of a result file that are texts
 HEAD_TEXTS = ("format", "key", "dataset", "utc")
 Shapes = Mapping[Space, tuple[int, ...]]
-# Pairs of a residual space and the noisy answers of its block in grid steps.  The answers of a
-# block are drawn when the iteration reaches the pair.
+# Pairs of a residual space and the noisy answers of its block in grid steps.  The noise of a block
+# is drawn when the iteration reaches the pair.
 Drawn = Iterable[tuple[Space, npt.NDArray[np.int64]]]
 
 

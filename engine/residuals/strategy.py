@@ -383,7 +383,8 @@ def _undominated(
         best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(candidates[name]):
             candidates[name], steps = candidates[name][best], steps + 1
-            # after the removal of rows, other attributes of these tables may have dominated values
+            # Fewer entries remain to be compared, so values of other attributes in these tables can
+            # become dominated. These attributes are checked again.
             neighbours = {n for names, _ in tables_with[name] for n in names if n != name}
             queue += [n for n in neighbours if n not in queue and len(candidates[n]) > 1]
     return candidates, steps

@@ -118,7 +118,7 @@ def test_rehearsals_are_unbiased_with_predicted_variances(mechanism: str, law: s
     for _ in range(REHEARSALS):
         drawn = measure(result, tables, rehearsal=True)
         errors.append(np.concatenate([drawn.values(i) for i in groups]) - truth)
-    # the mean errors are within 5.5 of their standard errors of 0
+    # every mean error differs from 0 by at most 5.5 standard errors
     assert np.abs(np.mean(errors, axis=0) / np.sqrt(predicted / REHEARSALS)).max() <= 5.5
     spread = np.mean(np.square(errors), axis=0)
     assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.2)

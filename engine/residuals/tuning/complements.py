@@ -122,16 +122,17 @@ def initial_strategy(gram: Array) -> Array:
     return np.asarray((U * np.sqrt(root / root[-1])) @ U.T)
 
 
-# complements are tuned only if every queried table of two attributes has at most this number of
-# cells
+# complements (see the module docstring) are tuned only if every queried table of two attributes has
+# at most this number of cells
 MAX_CELLS = 2_600
-# complements are tuned only if the query rows of every group on a pair have at most this number of
-# entries, because the variances of a plan with complements are computed query by query
+# complements (see the module docstring) are tuned only if the query rows of every group on a pair
+# of attributes have at most this number of entries, because the variances of a plan with
+# complements are computed query by query
 MAX_QUERY_ENTRIES = 1e9
 # number of vectors with one entry per parameter that L-BFGS holds in memory
 OPTIMISER_VECTORS = 60
-# complements are tuned only if this number of evaluations of the objective S (see the module
-# docstring) fits into the time limit
+# complements and the objective S are defined in the module docstring; complements are tuned only if
+# this number of evaluations of S fits into the time limit
 MIN_EVALUATIONS = 200
 # measured time to prepare the search, per class of pairs, in seconds; used by forecasts
 PAIR_CLASS_SECONDS = 0.8

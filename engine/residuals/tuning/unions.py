@@ -635,8 +635,9 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         workload, attributes, spaces
     )
     closed_form = _has_closed_form_variances(workload, attributes, spaces)
-    # Pairs of attributes that some part of a group is on. Only these pairs can have a complement
-    # (module `complements`), which is a vector on both attributes; parts on either attribute count.
+    # Pairs of attributes on which a group has a part (product factor). Only these pairs can have a
+    # complement (module `complements`). A complement is a vector on both attributes, so the
+    # parts on either attribute are counted.
     pairs = {
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }

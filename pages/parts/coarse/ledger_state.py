@@ -19,8 +19,8 @@ from pages.parts.jobs import job_widget
 from pages.parts.release import dataset_form
 from pages.parts.shell.error_text import error_text, escape_markdown, show_error
 
-# `state_text` ends with one of these texts if the user must still choose an analysis, or must
-# still measure the rest of the chosen one.
+# `state_text` ends with one of these texts if the user must still choose an analysis, or must still
+# start the second measurement for the chosen analysis.
 WAITING = ("waits for a decision", "waits for the next measurement")
 
 

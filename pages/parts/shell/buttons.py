@@ -97,8 +97,8 @@ def run_pending() -> Iterator[None]:
         raise
     finally:
         _DRAWN.reset(token)
-        # The buttons of the page refer to this dictionary. It is filled here, because some fields
-        # are drawn after a button.
+        # The buttons of the page refer to this dictionary. It is filled here, because the page may
+        # create fields after the button that refers to them.
         values |= _field_values()
         if is_complete:
             history.page_state().pop(PRESSED, None)
