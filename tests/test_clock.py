@@ -47,6 +47,7 @@ def test_clock_waiting_for_workers_counts_wall(clocks):
     with clock.counting_waits():
         advance(clocks, 3.0, 0.0)
     advance(clocks, 3.0, 0.5)
+    # 3 seconds of waiting, and then the smaller of 3 seconds and half a second
     assert clock() - start == pytest.approx(3.5)
 
 

@@ -21,7 +21,7 @@ def test_race_blocks_are_skewed_sparse_and_reproducible():
 
 
 def test_age_tracts_have_realistic_sizes_and_ages():
-    tracts = age_tracts(2_000, seed=1).reshape(-1, 103, 2)
+    tracts = age_tracts(2_000, seed=1).reshape(-1, 103, 2)  # ages and sexes
     np.testing.assert_array_equal(tracts.reshape(-1, 206), age_tracts(2_000, seed=1))
     assert 0.85 < tracts.sum(axis=(1, 2)).mean() / TRACT_SIZE < 1.1
     by_age = tracts.sum(axis=(0, 2))

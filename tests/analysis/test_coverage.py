@@ -56,6 +56,7 @@ def test_coverage_leaves_out_queries_without_noise() -> None:
     workload = Workload(exact).add("sex").add(("sex", "age"))
     result = plan(workload, Budget(pcost=0.5))
     check = coverage_check(result, RECORDS, rehearsals=100)
+    # the queries on sex alone have no noise, those on the 12 cells of sex and age have
     assert check.queries == 12
     assert check.spread == pytest.approx(1.0, abs=0.2)
     with pytest.raises(PlanError, match="has noise"):

@@ -140,6 +140,7 @@ def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     # number of levels that contain each box
     copies = np.rint(strategy.weights**2 * strategy.levels)
     lengths = strategy.boxes[:, 1, 0] - strategy.boxes[:, 0, 0]
+    # each level contains each of the 24 cells once
     assert np.dot(copies, lengths) == 24 * strategy.levels
     # Compute the inverse anew after every level; the error must not change.
     monkeypatch.setattr(search, "LEVELS_PER_INVERSE", 1)

@@ -89,11 +89,12 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
             DataError, match=r"numeric column 'inhabitants'.* count_column='inhabitants'"
         ):
             count_marginals(data, SCHEMA, [("age",)])
-        assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
+        rows = count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records
+        assert rows == len(CELLS)
         assert (
             count_marginals(data, SCHEMA, [("age",)], count_column="inhabitants").records == N.sum()
         )
-    assert count_marginals(counted_table(), SCHEMA, [("age",)], ignore=["n"]).records == 12
+    assert count_marginals(counted_table(), SCHEMA, [("age",)], ignore=["n"]).records == len(CELLS)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -108,7 +109,8 @@ def test_count_column_in_one_of_several_files_is_refused(ending: str, tmp_path: 
             DataError, match=r"numeric column 'inhabitants'.* ignore=\['inhabitants'\]"
         ):
             count_marginals(data, SCHEMA, [("age",)])
-        assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 36
+        rows = count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records
+        assert rows == 3 * len(CELLS)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_unused_number_column_of_any_type_is_refused(kind: str) -> None:
         "day": pd.Timestamp("2020-01-01"),
         "kind": pd.Categorical(["a"] * 12),
     }
-    assert count_marginals(CELLS.assign(**others), SCHEMA, [("age",)]).records == 12
+    assert count_marginals(CELLS.assign(**others), SCHEMA, [("age",)]).records == len(CELLS)
 
 
 def test_all_unused_number_columns_are_reported_together(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_release_with_unused_count_column_refuses_or_warns(tmp_path: Path) -> No
     path = tmp_path / "a.csv"
     counted_table("inhabitants").to_csv(path, index=False)
     measure(PLAN, path, **release_args, attempt=2, intake=rows.append)
-    assert rows[1].counted == 12
+    assert rows[1].counted == len(CELLS)
     for warnings in (rows[1].warnings, check_records(PLAN, path).warnings):
         assert "count_column='inhabitants'" in warnings[0]
     assert not check_records(PLAN, path, count_column="inhabitants").warnings

@@ -246,6 +246,7 @@ def test_decompose_proportional_grams_share_factor():
     assert len(parts.factors) == 1
     assert len({parts.spaces[(name,)][0] for name in "abc"}) == 1
     base = parts.spaces[("b",)][1]
+    # a factor of the rows enters as its square, and a weight once
     assert parts.spaces[("a",)][1] == pytest.approx(9 * base)
     assert parts.spaces[("c",)][1] == pytest.approx(5 * base)
     low = Custom(np.eye(16)[:2]), Custom(7 * np.eye(16)[:2])

@@ -101,6 +101,7 @@ def test_solve_low_rank_rows_has_equal_optimum(name):
 
 def test_solve_null_directions_are_not_measured():
     solution = solve(problem_of("random of low rank"))
+    # 4 queries on a residual space with 9 dimensions
     assert len(solution.strategy.rows) <= 4 < 9
     assert not solution.strategy.complete
     one = solve(problem_of("one query"))

@@ -193,4 +193,5 @@ def test_wide_dates_work_in_schema_and_marginal() -> None:
     attribute = Attribute.dates("day", "2015-01-01", "2024-12-31", "day")
     workload = Workload(Schema([attribute])).add("day", "marginal")
     assert (attribute.size, len(workload)) == (3653, 3653)
+    # 2015 to 2024 have three leap days, and the first half of a leap year has 182 days
     assert len(matching_cells("day >= '2024-01-01' and day < '2024-07-01'", attribute)) == 182
