@@ -512,7 +512,8 @@ def _drawn_cells(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
     axes = sorted(range(len(sizes)), key=lambda axis: sizes[axis])
     cells_left, positions = SIDE, []
     for n_done, axis in enumerate(axes):
-        # The cells that remain are shared equally by the attributes that remain.
+        # The remaining attributes get equal numbers of cells, whose product is at most
+        # ``cells_left``.
         most = max(1, int(cells_left ** (1.0 / (len(axes) - n_done)) + 1e-9))
         positions.append(evenly_spaced(sizes[axis], most))
         cells_left //= len(positions[-1])

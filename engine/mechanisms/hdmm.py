@@ -492,8 +492,8 @@ def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -
 
     all_weights = normalize(v)
     budget_of_marginals = v if is_gaussian else np.sqrt(v)
-    # The weights of marginals with less than ``threshold`` times the largest budget are negligible.
-    # The largest threshold is tried first, because it leaves out the most marginals.
+    # Marginals with less than ``threshold`` times the largest budget are left out. The largest
+    # threshold is tried first, because it leaves out the most marginals.
     for threshold in (1e-4, 1e-6, MIN_SHARE):
         is_measured = budget_of_marginals >= threshold * budget_of_marginals.max()
         weights = normalize(np.where(is_measured, v, 0.0))

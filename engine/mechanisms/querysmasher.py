@@ -287,7 +287,8 @@ class QuerySmasher(ResidualMechanism):
         try:
             plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
             if split.unions:
-                # Building the plan raises `Unanswered` if unions leave queries without an answer.
+                # Building the plan raises `Unanswered` if joint strategies for several spaces
+                # (unions) leave queries without an answer.
                 _ = plan.plan
             return [plan]
         # NotApplicable is raised if the plan does not answer all queries, or if a residual space is

@@ -167,8 +167,8 @@ MIN_SEARCH_SHARE = 0.02
 # The searches end before the time limit, so that time remains for noise and bounds: this time in
 # seconds per subworkload, and at most this share of the time left.
 ASSEMBLY_SECONDS, MAX_ASSEMBLY_SHARE = 5e-4, 0.1
-# The bound of a plan that is charged the joint privacy cost may exceed the time limit by this share
-# of the limit.
+# For a plan that is charged the joint privacy cost, computing the lower bound may take longer than
+# the time limit allows, by at most this share of the limit.
 JOINT_BOUND_SHARE = 0.05
 # Factors of the Kronecker product that measures a residual space: pairs of some axes of the space
 # and the strategy on these axes.

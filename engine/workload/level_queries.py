@@ -71,7 +71,8 @@ class LevelQueries:
         shape = list(self.counts)
         shape[self.part] = len(areas)
         first, last, _ = slice(start, stop).indices(len(areas) * self.per_area)
-        # ``indices`` has one array per part of the group: the index of each query within this part.
+        # ``indices`` has one array per part (product factor) of the group: the index of each query
+        # in this part.
         indices = list(np.unravel_index(np.arange(first, max(first, last)), shape))
         indices[self.part] = self.start + np.asarray(areas, dtype=np.int64)[indices[self.part]]
         return np.asarray(np.ravel_multi_index(tuple(indices), self.counts), dtype=np.int64)

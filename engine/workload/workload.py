@@ -80,10 +80,10 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     ``order`` maps the name of each attribute to its position in the schema.
     """
     all_parts = [part for group in groups for part in group.parts]
-    # Many groups share the same part object, and its key is slow to compute, so the key is computed
-    # once per object id. The groups hold references to all parts, so ids are unique.
+    # Many groups share the same part (product factor), and its key is slow to compute, so the key
+    # is computed once per object id. The groups hold references to all parts, so ids are unique.
     distinct_parts = {id(part): part for part in all_parts}
-    # Key of a part, or of a group with query weights -> consecutive number.
+    # Key of a part (product factor), or of a group with query weights -> consecutive number.
     key_numbers: dict[Any, int] = {}
     number_of_part = {
         part_id: key_numbers.setdefault((part.axes, part.key), len(key_numbers))
@@ -97,13 +97,14 @@ def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[Gro
     )
     names = itertools.chain.from_iterable([group.attributes for group in groups])
     attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
-    # One number per group: equal for groups with equal parts and equal query weights; 0 for groups
-    # without query weights.
+    # One number per group: equal for groups with equal parts (product factors) and equal query
+    # weights; 0 for groups without query weights.
     weight_numbers = np.zeros(len(groups), dtype=np.int64)
     for i, group in enumerate(groups):
         if group.query_weights is not None:
             weight_numbers[i] = 1 + key_numbers.setdefault(group.key, len(key_numbers))
-    # Groups with equal numbers of attributes and of parts are compared as rows of one array.
+    # Groups with equal numbers of attributes and of parts (product factors) are compared as rows of
+    # one array.
     lengths = np.array(
         [(len(group.attributes), len(group.parts)) for group in groups], dtype=np.int64
     ).reshape(-1, 2)
@@ -505,8 +506,8 @@ class Workload(FrozenValue):
                 all_groups = list(map(_with_family_weights, all_groups))
             elif len(set(ways)) == len(ways):
                 # The classes of equal groups are computed from the kinds of attributes, which is
-                # faster than comparing 100,000 groups.  Attributes with equal parts are of one
-                # kind.
+                # faster than comparing 100,000 groups.  Attributes with equal query families are of
+                # one kind.
                 numbers: dict[Any, int] = {}
                 kinds = [numbers.setdefault(p.key, len(numbers)) for p in fitted.values()]
                 workload = cls(schema, tuple(all_groups))

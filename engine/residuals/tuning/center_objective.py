@@ -667,7 +667,8 @@ class CenterProblem:
             and len({part.key for part in parts}) == 1
             and wide_window_gram(parts[0]) is not None
         }
-        # roles whose attributes need matrices, because some query on them has no matrix-free form
+        # roles (classes of equivalent attributes) that need matrices, because some query on the
+        # attributes has no matrix-free form
         self._matrix_roles = {
             role
             for role, parts in parts_of_role.items()

@@ -48,8 +48,8 @@ from engine.residuals.search_costs import PRODUCT_FLOPS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part
 
-# Largest number of multiplications of one step of the searches for all unions of a workload
-# together.
+# Largest number of multiplications of one step of the searches for all unions (joint strategies) of
+# a workload together.
 MAX_STEP_MULTIPLICATIONS = 6e7
 # Largest number of multiplications per step for a union (joint strategy) of all spaces. This limit
 # is higher than MAX_STEP_MULTIPLICATIONS, because such a union is optimal among all matrix
@@ -62,20 +62,21 @@ MAX_LOW_RANK_CELLS = 16_384
 # A union (joint strategy) of all spaces whose expected time in seconds is at most this is chosen
 # even if separate spaces with tuning take less time. This limit allows 690 cells.
 MAX_FULL_DOMAIN_S = 1.4
-# a workload on a single attribute gets no union if computing the variances of its queries would
-# take longer than this, in seconds
+# A workload on a single attribute gets no union (joint strategy) if computing the variances of its
+# queries would take longer than this number of seconds.
 MAX_SINGLE_ATTRIBUTE_S = 0.3
 # largest number of cells of the table of a union (jointly measured spaces), because every cell has
 # a count and a dual weight
 MAX_CELLS = 100_000
-# largest number of entries of the query rows of all groups with an attribute of a union
+# largest number of entries of the query rows of all groups with an attribute of a union (jointly
+# measured spaces)
 MAX_ROW_ENTRIES = 2e8
 # Largest number of cells of a group's table for which `_has_closed_form_variances` is used: the
 # variances of a product group are computed from the query rows of its product factors. On larger
 # tables they are computed query by query.
 MAX_PRODUCT_CELLS = 4_096
-# measured number of steps of the search for a union's strategy, for Grams of full rank and for
-# Grams of low rank
+# measured number of steps of the search for the strategy of a union (jointly measured spaces), for
+# Grams of full rank and for Grams of low rank
 FULL_RANK_STEPS, LOW_RANK_STEPS = 12, 60
 # A joint strategy for all spaces (a union) is searched if the time limit allows this share of the
 # expected steps. On 60 x 60 and 100 x 40 cells, 500 random queries were within 2e-4 of the optimum
@@ -88,16 +89,16 @@ MIN_SEARCH_S = 0.01
 SECONDS_PER_ENTRY = 3e-8
 # number of multiplications that take SECONDS_PER_ENTRY
 MULTIPLICATIONS_PER_ENTRY = 600
-# computing one variance of a product group from the query rows of its parts takes as long as
-# computing this number of entries of query rows
+# computing one variance of a product group from the query rows of its product factors takes as long
+# as computing this number of entries of query rows
 ENTRIES_PER_VARIANCE = 10
 # with more residual spaces than this, only a union (joint strategy) of all spaces is considered,
 # because unions of some spaces gain little
 MAX_SPACES = 60
 # Grams count as equal if their entries differ by at most this share of the largest entry
 GRAM_TOLERANCE = 1e-12
-# largest ratio of query weights in a union; with a larger ratio, rounding errors of the Gram may be
-# as large as the contribution of the queries with the smallest weight
+# largest ratio of query weights in a union (jointly measured spaces); with a larger ratio, rounding
+# errors of the Gram may be as large as the contribution of the queries with the smallest weight
 MAX_WEIGHT_RATIO = 1e9
 
 

@@ -142,7 +142,8 @@ def analyses_of_form(request_state: RequestState) -> Analyses | None:
             missing = "levels" if kind == LEVELS else "table sizes, such as 1 and 2"
             st.info(f"Choose at least two {missing}.", icon="🪜")
             return None
-        # Only plans with equal centers have a common part.
+        # A first measurement that is common to all plans exists only if the plans have equal
+        # centers.
         uniform = request_state.with_uniform_centers
         return _plan_all(workloads, uniform, script)
     return None

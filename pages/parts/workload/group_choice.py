@@ -116,8 +116,8 @@ def choose_slice(
         axes = st.multiselect(
             "Axes",
             list(names),
-            # The default is one part with ranges, or else two parts without code lists: code lists
-            # have many areas, which another view shows.
+            # The default is one query family with ranges, or else two families without code lists.
+            # Code lists have many areas, which another view shows.
             default=range_parts[:1]
             or [p for p in names if not _has_areas(group, p)][:2]
             or list(names)[:2],

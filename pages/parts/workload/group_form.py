@@ -29,7 +29,8 @@ MAX_ATTRIBUTES_PAIRS = 100  # the default includes pairs for schemas of at most 
 MAX_DRAWN_CELLS = 100_000
 MAX_SLIDER_QUERIES = 10_000
 # Value of the choice of a chart that stands for the chart of one query on both attributes of a
-# group. Other values are indices in ``group.parts``, for the chart of the queries of one part.
+# group. Other values are indices in ``group.parts``, for the chart of the queries of one query
+# family.
 PLANE = -1
 # Maps the query type to the query family of numeric attributes.
 NUMERIC_FAMILIES = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}
@@ -268,8 +269,8 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
     cells, a message does.
     """
     part, choices = 0, list(range(len(group.parts)))
-    # If the only part is on both attributes, its chart is the plane already, so no separate choice
-    # is needed.
+    # The only query family of a group can be on both attributes. Its chart already shows one query
+    # on both, so the choice `PLANE` is not needed.
     if len(group.attributes) == 2 and len(group.parts) != 1:
         choices.append(PLANE)
     if not choices:
