@@ -173,6 +173,9 @@ def test_total_definition_text_omits_default_delta() -> None:
     assert "delta" not in TotalDefinition(kind="gdp").to_text()
     stored = TotalDefinition(kind="gdp", delta=1e-9)
     assert TotalDefinition.from_text(stored.to_text()) == stored
+
+
+def test_total_definition_text_with_invalid_delta_is_refused() -> None:
     for damaged in ("0.0", "1.0", '"1e-9"', "true", "null"):
         with pytest.raises(LedgerError):
             TotalDefinition.from_text(f'{{"delta":{damaged}}}')

@@ -165,6 +165,10 @@ def test_drop_largest_renumbers_groups() -> None:
     ).add(("code",), Width(4))
     assert change.group == 3
     assert what_if.drop_largest(REQUEST, 4).group is None
+
+
+def test_drop_largest_again_is_refused() -> None:
+    change = what_if.drop_largest(REQUEST, 6)
     with pytest.raises(NotApplicable, match="positive weight"):
         what_if.drop_largest(change.request, 0)
 

@@ -147,6 +147,10 @@ def test_grid_edits_keep_person_column() -> None:
     schema, _ = edit(declared, {"deleted_rows": [2]})
     assert schema is not None
     assert (schema.person, schema.rows_per_person) == ("pid", 3)
+
+
+def test_grid_attribute_named_like_person_column_is_refused() -> None:
+    declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
     with pytest.raises(SchemaError, match="person column 'pid'"):
         edit(declared, {"edited_rows": {0: {"name": "pid"}}})
 

@@ -433,6 +433,10 @@ def test_common_plan_json_round_trips():
     again = CommonPlan.from_json(common.to_json())
     assert (again.hash, again.names, again.spends) == (common.hash, common.names, common.spends)
     assert again.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
+
+
+def test_common_plan_from_other_json_is_refused():
+    common = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
     for text in ("[]", "{", common.to_json().replace('"coarse-or-fine/1"', '"plan/1"')):
         with pytest.raises(PlanError, match="common plan"):
             CommonPlan.from_json(text)

@@ -49,6 +49,9 @@ def test_workloads_by_way_contain_all_k_way_tables():
     workloads = analyses.workloads_by_way(SCHEMA, (2, 1, 2))
     assert list(workloads) == ["1-way", "2-way"]
     assert [g.attributes for g in workloads["2-way"].groups] == [("a", "b"), ("a", "c"), ("b", "c")]
+
+
+def test_workloads_by_way_with_invalid_ways_are_refused():
     for ways in ((), (1,), (2, 2), (0, 1), (1, 4)):
         with pytest.raises(WorkloadError, match="from 1 to 3"):
             analyses.workloads_by_way(SCHEMA, ways)
@@ -91,6 +94,11 @@ def test_workloads_by_level_replace_queries_on_attribute():
         (("place",), "level", 3),
     ]
     assert workloads["place"].groups[2].family_text == "marginal"
+
+
+def test_workloads_by_level_without_two_levels_are_refused():
+    workload = code_lists.WORKLOAD.add(("age",), "prefix").add(("place",), "marginal")
+    # age has no levels, no table contains work, and a single level leaves no choice
     for attribute, levels in (("age", None), ("work", None), ("place", ["region"])):
         with pytest.raises(WorkloadError, match=r"level|No group"):
             analyses.workloads_by_level(workload, attribute, levels)
@@ -116,6 +124,9 @@ def test_census_ages_match_bins_of_paper():
     assert "age 18 to 44" in workloads["Age4"].describe(2)
     assert "age 20 and" in workloads["Age23"].describe(10)
     assert "age 85 and over" in workloads["Age23"].describe(44)
+
+
+def test_census_ages_of_other_schema_are_refused():
     with pytest.raises(WorkloadError, match="103 cells"):
         analyses.census_ages(SCHEMA)
 

@@ -150,6 +150,9 @@ def test_clipping_answers_of_lesson_are_correct() -> None:
     biases = [clipping_example(bin_counts(width), 1.0).bias for width in WIDTHS]
     assert biases == sorted(biases, reverse=True)
     assert all(bin_counts(width).sum() == sum(SPARSE) for width in WIDTHS)
+
+
+def test_clipping_with_invalid_width_or_noise_is_refused() -> None:
     for wrong in (lambda: bin_counts(3), lambda: clipping_example([1.0], 0.0)):
         with pytest.raises(PlanError):
             wrong()

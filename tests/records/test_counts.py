@@ -29,8 +29,12 @@ def test_sum_of_shards_equals_counts_of_all() -> None:
     frame.loc[0, "code"] = 9
     dropped = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
     assert (dropped + dropped).refused == {"code": {"outside the schema": 2}}
+
+
+def test_sum_of_counts_with_other_tables_or_numbers_is_refused() -> None:
+    total = count_marginals(sample(300), SCHEMA, ALL_SETS)
     with pytest.raises(DataError, match="different"):
-        total + count_marginals(frame, SCHEMA, [("sex",)])
+        total + count_marginals(sample(300), SCHEMA, [("sex",)])
     with pytest.raises(TypeError):
         total + 1
 

@@ -219,11 +219,13 @@ def test_maximise_watch_receives_decreasing_gap():
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] <= TIGHT.gap
 
+
+def test_maximise_passes_on_exception_of_watch():
     def stop(gap):
         raise KeyError(gap)
 
     with pytest.raises(KeyError):
-        problem.maximise(TIGHT, watch=stop)
+        problem_of("affine and abs").maximise(TIGHT, watch=stop)
 
 
 @pytest.mark.parametrize("name", ["affine", "two products", "random of low rank", "signed"])

@@ -42,6 +42,9 @@ def test_box_workload_counts_records_in_box() -> None:
     ]
     assert (group_rows(workload.groups[0]) @ table.ravel()).tolist() == [expected]
     assert conditions.box_workload(SCHEMA, {}).describe(0) == "all records"
+
+
+def test_box_workload_of_invalid_cells_is_refused() -> None:
     for cells in ((-1, 2), (3, 2), (0, 5)):
         with pytest.raises(WorkloadError, match="cells 0 to 4"):
             conditions.box_workload(SCHEMA, {"age": cells})

@@ -49,6 +49,9 @@ def test_public_table_reads_csv_in_any_order(tmp_path) -> None:
     assert (names, values.tolist()) == (("region",), [2, 0, 1])
     (table,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
     assert (table[0], list(table[1])) == (names, values.tolist())
+
+
+def test_public_tables_from_damaged_csv_are_refused() -> None:
     for text in (
         "region\nnorth",
         "region,n,m\nnorth,1,2",

@@ -85,6 +85,10 @@ def test_attribute_labels_describe_cells() -> None:
     code = Attribute.of_size("code", np.int64(5), "categorical")
     assert code.condition(4) == "code = 4"
     assert type(code.size) is int
+
+
+def test_attribute_label_of_missing_cell_is_refused() -> None:
+    code = Attribute.of_size("code", 5, "categorical")
     for wrong in (-1, 5):
         with pytest.raises(SchemaError, match=r"0\.\.4"):
             code.label(wrong)

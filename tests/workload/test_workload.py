@@ -156,7 +156,7 @@ def test_add_handles_ten_thousand_groups():
 # -------------------------------------------------------------------------------------
 
 
-def test_add_returns_new_workload():
+def test_add_returns_new_unchangeable_workload():
     first = Workload(shapes.numeric(3, 4)).add("a")
     second = first.add("b", "range")
     assert [g.attributes for g in first.groups] == [("a",)]

@@ -100,6 +100,10 @@ def test_edits_of_the_grid_set_weights_and_remove() -> None:
     assert [g.attributes for g in edited.groups] == [g.attributes for g in workload.groups[1:]]
     assert [g.weight for g in edited.groups] == [1.0, 3.0, *[1.0] * 7]
     assert group_table.apply_edits(workload, [0], {0: {"remove": False}}) == workload
+
+
+def test_invalid_weights_in_the_grid_are_refused() -> None:
+    workload = Workload.all_ways(SURVEY, (1,))
     for weight in (-1.0, None, 1e300):
         with pytest.raises(WorkloadError, match="weight"):
             group_table.apply_edits(workload, [0], {0: {"weight": weight}})
