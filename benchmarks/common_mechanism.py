@@ -132,7 +132,8 @@ def cascade() -> None:
     """Print the savings of table 7 that follow from its printed choices; see `look_costs`."""
     chain = census_cascade(pcost=1.0)
     by_sex, last = look_costs(chain), chain.looks[2].pcost
-    # the first look without sex, as in the printed column
+    # in the printed column the first look (first stage) measures one total without the attribute
+    # sex, which costs half as much
     one_total = [by_sex[0] / 2, *by_sex[1:]]
     print(
         f"\ntable 7: looks cost {by_sex[0]:.2%}, {by_sex[1]:.2%} and {last:.0%} of the budget, the"

@@ -60,7 +60,7 @@ STATES = {
         "Pacific": {"AK": 0.7, "CA": 39.5, "HI": 1.5, "OR": 4.2, "WA": 7.7},
     },
 }
-# first years of the age classes of table P12 of the census, and of the end
+# youngest age of every age class of table P12 of the census, and the end of the last class
 AGES = (
     *(0, 5, 10, 15, 18, 20, 21, 22, 25, 30, 35, 40, 45, 50, 55, 60, 62, 65, 67, 70, 75, 80, 85),
     110,

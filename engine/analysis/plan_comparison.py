@@ -417,7 +417,8 @@ def _matched_groups(first: Plan, second: Plan) -> pd.DataFrame:
         if None in groups:
             presence = "only first" if groups[1] is None else "only second"
         group = next(group for group in groups if group is not None)
-        # Conditions on the same attributes would otherwise look alike.
+        # A group of a single condition is named by the condition, because several groups can have
+        # conditions on the same attributes.
         name = next(
             condition_name(plan.workload, number)
             for plan, number in zip(plans, numbers, strict=True)

@@ -322,7 +322,8 @@ class StrategyLayout:
         adapted_axes = [
             (space, name) for space in classes.spaces for name in space if self.is_adapted[name]
         ]
-        # separate strategies for all residual spaces that are not equivalent, unless too many
+        # Residual spaces that are not equivalent get separate strategies, unless this would be more
+        # than MAX_SEPARATE_STRATEGIES.
         separate_keys = {self._key(space, name, separate=True) for space, name in adapted_axes}
         is_separate = len(separate_keys) <= MAX_SEPARATE_STRATEGIES
         index_of_key: dict[Hashable, int] = {}

@@ -431,8 +431,8 @@ def _area_intervals(strategy: Strategy, tree: AreaTree) -> tuple[Array, Array]:
     pairs of all finer levels.  Entry 0 is over all pairs.
     """
     if isinstance(strategy, EQUAL_PRODUCTS):
-        # these strategies have no areas; the interval of all pairs of different cells holds in
-        # every bin
+        # these strategies have no areas, so every bin of different cells gets the interval of all
+        # pairs of different cells
         low, high = _equal_product_intervals(strategy)
         low[3:], high[3:] = low[2], high[2]
         return low, high

@@ -259,8 +259,8 @@ def spark_conditions(error: Exception) -> str:
         # exceptions that are not from Spark have no method getCondition
         with suppress(Exception):
             name = cause.getCondition() or ""
-        # an exception of the file system has no condition, but the name of its class shows that
-        # access to a file was denied
+        # an exception of the file system has no error condition of Spark, but the name of its class
+        # shows that access to a file was denied
         with suppress(Exception):
             if "AccessControl" in cause.getClass().getName():
                 name = "permission"
@@ -508,7 +508,7 @@ def _date_cases(
         for day in encoder.missing_days
         if day.year <= MAX_YEAR
     ]
-    # a missing day after MAX_YEAR has no condition
+    # missing days after MAX_YEAR are left out of ``cases``
     if len(cases) < len(encoder.missing_days):
         raise NotComputableError
     cases.append(

@@ -354,9 +354,9 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
         answers = cells.reshape(-1)[start:stop]
         # few answers are copied, because a view of them would keep the complete table in memory
         return answers if 2 * answers.size > table.size else answers.copy()
-    # The queries of the group are products of one query per part. The first part is answered for
-    # the complete table. All later parts are answered for a slab, i.e. several queries of the first
-    # part at a time, which limits the memory.
+    # The queries of the group are products of one query per part (query family). The first part is
+    # answered for the complete table. All later parts are answered for a slab, i.e. several queries
+    # of the first part at a time, which limits the memory.
     first_part, *other_parts = group.parts
     first_answers = _part_answers(first_part, cells)
     # number of queries of the group that share one query of the first part

@@ -40,8 +40,8 @@ def _weighted_gram(solution: WindowSolution, rows: Index, columns: Index) -> Arr
     """Return entries of M^1/2 H M^1/2 for cells with these indices, shape (rows, columns)."""
     gram, pi = solution.space.gram, solution.space.pi
     low, high = np.minimum.outer(rows, columns), np.maximum.outer(rows, columns)
-    # A window contains both cells if its first cell is at least ``high - width + 1`` and at most
-    # ``low``.
+    # A window contains the cells ``low`` and ``high`` if its first cell is at least ``high - width
+    # + 1`` and at most ``low``.
     entries = np.minimum(low, gram.count - 1) - np.maximum(high - gram.width, -1.0)
     np.maximum(entries, 0.0, out=entries)
     entries *= gram.weight

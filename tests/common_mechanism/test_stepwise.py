@@ -196,8 +196,8 @@ def test_simultaneous_decisions_store_one(ledger, monkeypatch):
     look_result, note = look(COMMON, RECORDS, dataset="survey", ledger=ledger), Ledger.note
 
     def decide_first(book, **fields):
-        # This replaces the method that writes a decision.  It first writes a competing decision,
-        # and then the decision that was passed to it.
+        # This function replaces the method that writes a decision. Before the decision that was
+        # passed, it writes a competing decision.
         monkeypatch.setattr(Ledger, "note", note)
         assert (
             decide(Ledger(ledger.path), look_result.key, option=1, by="A. Reader").option

@@ -344,7 +344,7 @@ def test_verify_tables_detects_every_changed_file(integer, tmp_path):
     with zipfile.ZipFile(path) as archive:
         archive.extractall(tmp_path / "out")
     files = sorted(file for file in (tmp_path / "out").iterdir() if file.suffix != ".npz")
-    # with integers, only a missing and an added file are tested
+    # if the published counts are integers, only a missing and an added file are tested
     for file in [] if integer else files:
         content = file.read_bytes()
         file.write_bytes(content.replace(b"1", b"7") if b"1" in content else content + b"more")

@@ -12,7 +12,8 @@ from engine.residuals.basis import basis
 from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import WindowGram, WindowSpace, evaluate, solve
 
-# cells and widths: elimination in the order of the nodes, up to the middle or of equal remainders
+# Pairs (cells, width). They cover all ways in which `window_solver` eliminates nodes: in their
+# order, in their order up to the middle, and those with equal remainders together.
 SHAPES = [(130, 7), (131, 24), (60, 25), (60, 3), (171, 17)]
 # weights of windows, prefixes and cells
 WEIGHTS = [(1.0, 0.3, 2.0), (2.5, 1.0, 0.0), (0.7, 0.0, 1.3), (1.0, 1e-4, 0.0), (1e-3, 1.0, 1.0)]
