@@ -94,6 +94,10 @@ def test_residualplanner_base_option_replaces_family_of_attribute() -> None:
     chosen = plan(workload, Budget(pcost=1.0), "residualplanner+", base={"b": "prefix"})
     assert chosen.rmse > result.rmse
     assert load_plan(chosen.to_json()).to_json() == chosen.to_json()
+
+
+def test_residualplanner_base_family_of_several_attributes_is_refused() -> None:
+    workload = Workload(Schema([Attribute.of_size("a", 6)])).add(("a",), "prefix")
     with pytest.raises(PlanError, match="affine"):
         plan(workload, Budget(pcost=1.0), "residualplanner+", base={"a": "affine"})
 

@@ -176,12 +176,18 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
     # with this budget the noise is below 0.2 counts
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
+
+
+def test_release_for_total_or_counts_of_other_unit_is_refused(tmp_path):
+    frame, book = records(people=50), Ledger.create(tmp_path / "book")
+    workload = Workload(SCHEMA).add(("a",), "marginal")
+    marginal_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
     book.add_dataset("other", total=Budget(pcost=1e6, rows_per_person=5))
     with pytest.raises(LedgerError, match="rows_per_person="):
         measure(marginal_plan, frame, dataset="other", ledger=book, person="pid")
     assert book.status("other").spent == 0
     with pytest.raises(DataError, match="no person column"):
-        measure(marginal_plan, expected, rehearsal=True, person="pid")
+        measure(marginal_plan, count_bounded(frame, 3), rehearsal=True, person="pid")
 
 
 DECLARED = Schema(SCHEMA.attributes, person="pid", rows_per_person=2)
@@ -204,6 +210,13 @@ def test_declared_person_column_is_used_by_default(tmp_path):
     released = measure(marginal_plan, frame, dataset="panel", ledger=book)
     # with this budget the noise is below 0.2 counts
     assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
+
+
+def test_records_that_contradict_declared_person_column_are_refused():
+    frame = records(people=50)
+    marginal_plan = plan(
+        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
+    )
     with pytest.raises(SchemaError, match="declares 'pid'"):
         check_records(marginal_plan, frame, person="b")
     with pytest.raises(

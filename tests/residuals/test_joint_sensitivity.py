@@ -86,6 +86,12 @@ def test_plan_charged_by_cell_is_more_accurate(name):
     assert load_plan(by_groups.to_json()).hash == by_groups.hash != by_cell.hash
     assert "charge" not in by_groups.options
     assert at_budget(by_groups, budget).rmse == by_groups.rmse
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace"])
+def test_plan_with_unknown_charge_is_refused(name):
+    workload = Workload(Schema([Attribute.of_size("a", 6)])).add("a", "prefix")
+    budget = Budget.pure(1.0) if name == "laplace" else Budget(1.0)
     with pytest.raises(PlanError, match="charge"):
         plan(workload, budget, name, charge="none")
 
