@@ -120,7 +120,7 @@ def trees() -> dict[str, Attribute]:
     """Return the trees of the comparison with TopDown."""
     rng = np.random.default_rng(0)
     middle = rng.integers(1, 30, 20).tolist()
-    # in a ragged tree, every second area of the first level ends there
+    # in the ragged tree, every second area of the first level is not divided further
     ragged = [1 if k % 2 else 8 for k in range(24)]
     ragged_parts = [
         1 if size == 1 else int(rng.integers(1, 9)) for size in ragged for _ in range(size)

@@ -1140,7 +1140,8 @@ def forecast_minimax(workload: Workload, goal: Objective, spaces: Sequence[Space
     queries = count_weighted_queries(workload, goal, UNIFORM)
     if not queries:
         return 0.0
-    # for every attribute with adapted strategies, the seconds of one step of a strategy
+    # for every attribute with adapted strategies, the time of one step of the search for a
+    # strategy, in seconds
     seconds_of: dict[str, float] = {}
     for name, parts in parts_of(workload).items():
         if len(parts) > 1 or not is_symmetric_part(parts[0], pi=None):

@@ -141,7 +141,8 @@ def test_shares_picture_matches_budget_shares():
     pd.testing.assert_frame_equal(picture.table.drop(columns="budget"), COMMON.budget_shares())
     assert list(picture.table["budget"]) == ["rho 0.25"] * 3
     shared, rest = picture.figure.data
-    # The texts on the bars use the unit that the caller chose, here rho.  The lengths are in pcost.
+    # The texts on the bars use the unit that the caller chose, here rho.  The lengths of the bars
+    # are in pcost.
     assert set(rest.text) == {"total rho 0.25"}
     assert set(shared.text) == {f"rho {COMMON.look.budget.rho:g}"}
     assert f"share rho {COMMON.look.budget.rho:g}, {COMMON.saved:.2%}" in picture.alt

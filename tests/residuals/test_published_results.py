@@ -50,7 +50,7 @@ def test_published_rows_have_printed_query_counts():
     assert queries["[10]^40 abs"] == 8_200
     assert queries["[50]^40 range"] == 1_268_038_500
     assert queries["[50]^40 circular"] == 4_875_100_000
-    # numbers of attributes
+    # numbers of attributes of the three schemas
     assert [sum(map(len, SCHEMAS[name])) for name in ("Adult", "CPS", "Loans")] == [14, 5, 12]
 
 

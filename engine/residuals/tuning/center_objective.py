@@ -484,8 +484,8 @@ class Evaluation:
 # the sum of the entries of a vector counts as zero if it is at most this share of the sum of their
 # absolute values
 ROUNDING = 1e-9
-# largest number of entries of the query rows of one part of a group, if the part is on several
-# attributes; groups with a larger part are left out of the objective
+# largest number of entries of the query rows of one query family of a group, if the family is on
+# several attributes; groups with a larger family are left out of the objective
 MAX_JOINT_ENTRIES = 40_000_000
 # expected number of evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
@@ -659,7 +659,7 @@ class CenterProblem:
             for part in group.parts:
                 for axis in part.axes:
                     parts_of_role.setdefault(self.roles[group.attributes[axis]], []).append(part)
-        # roles whose attributes have only windows of one width
+        # roles (classes of equivalent attributes) with only windows of one width
         self.window_roles = {
             role
             for role, parts in parts_of_role.items()
