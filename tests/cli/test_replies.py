@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -59,15 +60,22 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
     assert ranked["bound"] > 0
 
 
-def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
+def prepare_release(capsys: Capture) -> tuple[dict[str, Any], list[str]]:
+    """Write a plan and create a ledger in the current folder.
+
+    Returns the reply of the command that added the dataset "people", and the arguments that name
+    the plan and the records.
+    """
     assert run("plan --schema schema.json --ways 1 --pcost 0.25 --out plan.json") == 0
     created = run_json(capsys, "budget", "create", "--ledger", "office")
     assert created["public_key"] == Ledger("office").public_key()
-    added = run_json(
-        capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1
-    )
-    assert (added["left"], added["counts"]) == (2.0, "pcost")
-    records = ["--plan", "plan.json", "--data", "people.csv"]
+    dataset = ["--ledger", "office", "--dataset", "people"]
+    added = run_json(capsys, "budget", "add", *dataset, "--rho", 1)
+    return added, ["--plan", "plan.json", "--data", "people.csv"]
+
+
+def test_check_and_rehearse_return_json(folder: Path, capsys: Capture) -> None:
+    _, records = prepare_release(capsys)
     checked = run_json(capsys, "check", *records)
     assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (
         True,
@@ -75,6 +83,17 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
         300,
         [],
     )
+    rehearsed = run_json(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
+    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (
+        True,
+        0,
+        None,
+        None,
+    )
+
+
+def test_release_and_verify_return_json(folder: Path, capsys: Capture) -> None:
+    _, records = prepare_release(capsys)
     release = ["release", *records, "--dataset", "people", "--ledger", "office"]
     first = run_json(capsys, *release, "--out", "a.csv")
     ledger = Ledger("office")
@@ -88,22 +107,6 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
     assert load_measurement(ledger, first["key"]).plan.hash == receipt.plan_hash
     again = run_json(capsys, *release, "--out", "b.csv")
     assert again == first | {"out": "b.csv", "spent": 0.0}
-    for name in ("status", "list"):
-        (row,) = run_json(capsys, "budget", name, "--ledger", "office")["datasets"]
-        left = Ledger("office").status("people")
-        assert row == added | {"spent": left.spent, "left": left.left}
-        assert left.spent > 0
-    change = ["budget", "change", "--ledger", "office", "--dataset", "people", "--pcost", "7"]
-    raised = run_json(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
-    assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
-    assert raised["left"] > row["left"]
-    rehearsed = run_json(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
-    assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (
-        True,
-        0,
-        None,
-        None,
-    )
     assert run_json(capsys, "verify", "--ledger", "office") == {
         "sound": True,
         "problems": [],
@@ -114,6 +117,24 @@ def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
     )
     assert not wrong["sound"]
     assert len(wrong["problems"]) == 1
+
+
+def test_budget_commands_return_json(folder: Path, capsys: Capture) -> None:
+    added, records = prepare_release(capsys)
+    # rho 1 is pcost 2
+    assert (added["left"], added["counts"]) == (2.0, "pcost")
+    release = ["release", *records, "--dataset", "people", "--ledger", "office"]
+    assert main([*release, "--out", "a.csv"]) == 0
+    capsys.readouterr()
+    for name in ("status", "list"):
+        (row,) = run_json(capsys, "budget", name, "--ledger", "office")["datasets"]
+        left = Ledger("office").status("people")
+        assert row == added | {"spent": left.spent, "left": left.left}
+        assert left.spent > 0
+    change = ["budget", "change", "--ledger", "office", "--dataset", "people", "--pcost", "7"]
+    raised = run_json(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
+    assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
+    assert raised["left"] > row["left"]
 
 
 def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:

@@ -196,7 +196,7 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     check_r_script(tmp_path)
 
 
-def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None:
+def test_plan_with_exact_file_states_subspace_privacy(tmp_path, capsys) -> None:
     plain = Schema([Attribute.categorical("region", ["n", "s"]), Attribute.of_size("age", 3)])
     (tmp_path / "schema.json").write_text(plain.to_json(), encoding="utf-8")
     (tmp_path / "region.csv").write_text("region,people\nn,30\ns,20\n", encoding="utf-8")
@@ -212,8 +212,14 @@ def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None
     assert main(["plan", *options, "--pcost", "0.5", "--out", str(tmp_path / "plan.json")]) == 0
     assert "Subspace differential privacy: the exact totals on region" in capsys.readouterr().out
     schema = plain.with_facts(invariants=[(["region"], [30, 20])])
-    chosen_plan = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=0.5))
     assert read_plan(tmp_path / "plan.json").schema == schema
+
+
+def test_certificate_report_and_status_state_subspace_privacy(tmp_path, capsys) -> None:
+    schema = Schema(
+        [Attribute.categorical("region", ["n", "s"]), Attribute.of_size("age", 3)]
+    ).with_facts(invariants=[(["region"], [30, 20])])
+    chosen_plan = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=0.5))
     book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=1.0))
     measurement = measure(chosen_plan, synthetic(schema, 0, seed=1), dataset="survey", ledger=book)
