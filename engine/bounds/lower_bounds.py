@@ -652,7 +652,7 @@ def basis_by_importance(reduced_workload: ReducedWorkload, s: Roots) -> dict[Att
 
     1. s itself, because the first function is the constant;
     2. the normalized component of H s that is orthogonal to s, unless this component is negligible;
-    3. eigenvectors of H on the complement of these vectors, largest eigenvalue first.
+    3. eigenvectors of H on the orthogonal complement of vectors 1 and 2, largest eigenvalue first.
     """
     out = {}
     for attribute_class, root in s.items():

@@ -354,8 +354,8 @@ def error_grid(
     """Select the queries of a group to draw, and arrange them in a grid.
 
     A group consists of parts, which are query families on different attributes.  A query of the
-    group combines one query of every part.  The queries of one or two parts vary along the axes of
-    the grid; all other parts have a fixed query.
+    group combines one query of every part (query family).  The queries of one or two parts vary
+    along the axes of the grid; all other parts have a fixed query.
 
     If a single part varies and its queries are ranges, the axes are the first cell and the last
     cell of a range; for circular ranges, the first cell and the number of cells.  Otherwise every
@@ -435,7 +435,7 @@ def _range_grid(
     """Return a grid of the ranges of one part (query family) of a group: first cell by last cell.
 
     For circular ranges, the second axis is the number of cells.  The parameters are explained at
-    `error_grid`; ``suffix`` is a text about the fixed queries of the other parts.
+    `error_grid`; ``suffix`` is a text about the fixed queries of the other query families.
     """
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
@@ -467,11 +467,13 @@ def _range_grid(
 def _part_positions(
     fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]
 ) -> tuple[Positions, ...]:
-    """Return the field ``index`` of a `Grid`: for every part, the index of its query in every cell.
+    """Return the field ``index`` of a `Grid`: the query of every query family in every cell.
+
+    Queries are given by their index in the family.
 
     Parameters
     ----------
-    fixed_queries : for every part, the index of the query that fills all cells if the part is not
+    fixed_queries : for every part (query family), the index of the query that fills all cells if the part is not
         in ``positions_by_part``.
     positions_by_part : maps the position of a part to the indices of its queries, shape (cells,).
     """

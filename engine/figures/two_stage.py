@@ -724,7 +724,8 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     """Return a heat map of the lower confidence bounds of signal-to-noise ratios, and its note.
 
     A group consists of parts, which are query families on different attributes.  Rows of the heat
-    map are queries of the first part; columns are combinations of queries of the other parts.
+    map are queries of the first query family; columns are combinations of queries of the other
+    families.
     """
     n_rows = group.parts[0].count
     n_columns = len(table) // n_rows

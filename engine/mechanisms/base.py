@@ -401,7 +401,7 @@ def _is_window_attribute(workload: Workload, group: Group, part: Part) -> bool:
     """Return whether a part (product factor) has windows that are solved without a matrix.
 
     This requires that all groups have only windows of the same width, prefixes, suffixes or the
-    marginal on the attribute of the part.  ``group`` is the group of the part.
+    marginal on the attribute of ``part`` (a query family).  ``group`` is the group of the part.
     """
     if wide_window_gram(part, group.query_weights) is None:
         return False
@@ -457,7 +457,7 @@ def _check_interval_cells(part: Part) -> None:
 def _cheaper_requests(part: Part) -> list[str]:
     """Return proposals for an error message: queries or mechanisms that are cheaper to plan.
 
-    There is none for a part on several attributes.
+    There is none for a query family on several attributes.
     """
     if len(part.sizes) > 1:
         return []

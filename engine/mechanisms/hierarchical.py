@@ -457,7 +457,7 @@ def search(
     bound : lower bound on the error, for progress reports.
     gram : Gram matrix G of the workload, shape (cells, cells).  It limits rounding errors: with it,
         R and M are computed anew every `LEVELS_PER_INVERSE` levels.  ``gram`` must be None if there
-        are several parts.
+        are several query families.
 
     Returns
     -------

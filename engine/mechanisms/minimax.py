@@ -169,8 +169,8 @@ class SortedWorkload:
     """A workload in which the parts (query families) of every group are sorted.
 
     The sort keys are the query family, then the label, the center and the equivalence class of the
-    part's attribute.  After sorting, groups that differ only in the order of their parts are
-    equivalent.
+    part's attribute.  After sorting, groups that differ only in the order of their parts (query
+    families) are equivalent.
 
     Attributes
     ----------

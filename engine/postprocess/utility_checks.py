@@ -118,7 +118,7 @@ def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
     """Return the root mean square of (count - unbiased answer) / standard error.
 
     ``counts`` are those of the synthetic records for the queries of ``answers``, shape (queries,).
-    Answers with standard error 0 are left out; without others, the result is 0.
+    Answers with standard error 0 are left out; if no others exist, the result is 0.
     """
     std = answers["std"].to_numpy()
     ratios = (counts - answers["answer"].to_numpy())[std > 0.0] / std[std > 0.0]

@@ -783,11 +783,11 @@ class Registry:
     ) -> tuple[int, float] | float:
         """Return the residual Gram of a family on the axes ``inside`` as (index, scale).
 
-        The part is on one attribute, or it is a large part in a forecast.  The Gram is scale times
-        the stored Gram with this index.  A Gram that counts as zero has index -1 and scale 0.  If
-        ``inside`` is empty, the result is a number: the weighted sum of the squared coefficients of
-        the queries on the total.  In a forecast, this number is 1 for a large part, and a
-        `PredictedFactor` takes the place of the Gram of a large part that does not consist of
+        The family is on one attribute, or it is a large family in a forecast.  The Gram is scale
+        times the stored Gram with this index.  A Gram that counts as zero has index -1 and scale 0.
+        If ``inside`` is empty, the result is a number: the weighted sum of the squared coefficients
+        of the queries on the total.  In a forecast, this number is 1 for a large family, and a
+        `PredictedFactor` takes the place of the Gram of a large family that does not consist of
         intervals.
         """
         if self.forecast and _is_large(part, weights):

@@ -956,9 +956,9 @@ class CenterProblem:
         """Return the Gram of a query family on cells as weights of intervals, areas or windows.
 
         The result is None if the Gram of ``projection`` is computed as a matrix.  Matrices are
-        avoided if the part is on a wide attribute and all queries of the workload on this attribute
-        are intervals or areas of levels, or all are windows of one width.  Matrices are also
-        avoided for the marginal of a wide attribute that keeps the uniform center.
+        avoided if the family is on a wide attribute and all queries of the workload on this
+        attribute are intervals or areas of levels, or all are windows of one width.  Matrices are
+        also avoided for the marginal of a wide attribute that keeps the uniform center.
         """
         role = projection.roles[0]
         if role in self.window_roles:

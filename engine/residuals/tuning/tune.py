@@ -385,7 +385,7 @@ class _Search:
             }
 
     def _descend(self, start: Mapping[Role, Array]) -> None:
-        """Minimise the error S by L-BFGS over the centers of all tuned roles, from ``start``."""
+        """Minimise the error S by L-BFGS over all tuned centers, from ``start``."""
         import scipy.optimize
 
         sizes = [self.problem.sizes[r] for r in self.problem.tuned]

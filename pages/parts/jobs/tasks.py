@@ -449,12 +449,12 @@ def finish(
     *,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Release the remainder, the second measurement, of the option that was chosen after the look.
+    """Release the second measurement for the option that was chosen after the first.
 
     Parameters
     ----------
-    key : key of the look in the ledger.
-    on_changed : what happens if the records have changed since the look, see `stepwise.finish`.
+    key : key of the first measurement (look) in the ledger.
+    on_changed : what happens if the records have changed since then, see `stepwise.finish`.
 
     Returns
     -------

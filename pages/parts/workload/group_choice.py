@@ -87,9 +87,10 @@ def choose_slice(
 ) -> tuple[tuple[int, ...] | None, list[int]] | None:
     """Draw the choice of the queries of a group that a chart shows.
 
-    A query of a group combines one query of each of its parts. The user chooses one or two parts as
-    axes of the chart, which then shows all their queries, and fixes one query of every other part.
-    At first, the fixed queries are those of the least accurate query of the group.
+    A query of a group combines one query of each part (query family) of the group. The user chooses
+    one or two parts as axes. The chart shows all queries of these parts. The user fixes one query
+    of every other part. At first, the fixed queries are those of the least accurate query of the
+    group.
 
     Parameters
     ----------
@@ -151,10 +152,11 @@ def _group_text(workload: Workload, number: int) -> str:
 def _fixed(
     column: DeltaGenerator, plan: Plan, group: Group, number: int, *, key: str, default: int
 ) -> int:
-    """Draw the choice of one query of part ``number`` of a group; return the index of the query.
+    """Draw the choice of one query of a query family; return the index of the query.
 
-    ``default`` is the index of the query that is chosen at first.  It is ignored if the page has a
-    search field instead of a list of all queries.
+    ``number`` is the index of the family in the group.  ``default`` is the index of the query that
+    is chosen at first.  It is ignored if the page has a search field instead of a list of all
+    queries.
     """
     part = group.parts[number]
     attributes = [plan.schema[group.attributes[a]] for a in part.axes]

@@ -264,9 +264,9 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
     """Draw a chart of the queries of a group.
 
     By default, the chart of a group on two attributes shows one query on both attributes. The chart
-    of any other group shows the queries of its first part. The user can choose another part. If
-    there are too many ranges to draw, a table of examples replaces the chart; if there are too many
-    cells, a message does.
+    of any other group shows the queries of its first query family. The user can choose another
+    family. If there are too many ranges to draw, a table of examples replaces the chart; if there
+    are too many cells, a message does.
     """
     part, choices = 0, list(range(len(group.parts)))
     # The only query family of a group can be on both attributes. Its chart already shows one query

@@ -143,9 +143,9 @@ def choose_queries(
 
 
 def _search_parts(plan: Plan, group: Group, *, key: str) -> list[str]:
-    """Draw one search field per part of a group that has many queries; return a text per part.
+    """Draw a search field per query family with many queries; return a text per family.
 
-    The text of a part without a search field is empty.
+    The text of a family without a search field is empty.
     """
     texts = [""] * len(group.parts)
     searched = [p for p, part in enumerate(group.parts) if part.count >= SEARCHED_AREAS]
@@ -162,7 +162,7 @@ def _search_parts(plan: Plan, group: Group, *, key: str) -> list[str]:
 
 
 def _part_texts(plan: Plan, group: Group, number: int, indices: Sequence[int]) -> list[str]:
-    """Return the texts of some queries of part ``number`` of a group."""
+    """Return the texts of some queries of query family ``number`` of a group."""
     part = group.parts[number]
     attributes = [plan.schema[group.attributes[axis]] for axis in part.axes]
     return query_texts(attributes, (part.family.text(attributes, i) for i in indices))
@@ -171,9 +171,9 @@ def _part_texts(plan: Plan, group: Group, number: int, indices: Sequence[int]) -
 def _found_queries(
     plan: Plan, group: Group, texts: Sequence[str], page_length: int, *, key: str
 ) -> Queries | None:
-    """Draw the choice of a page of the queries whose parts contain the searched texts.
+    """Draw the choice of a page of the queries that contain the searched texts.
 
-    ``texts`` has one text per part of the group; case is ignored.  The result has the
+    ``texts`` has one text per query family of the group; case is ignored.  The result has the
     queries on the page; it is None if no query matches.
     """
     chosen: list[Sequence[int]] = []
