@@ -19,7 +19,8 @@ MORE = {
         "published pairs of ten real tables, compared with simple methods and mixtures of products"
     ),
     "published_rivals": (
-        "published pairs of three real tables, compared with AIM, MST, mixtures and residuals"
+        "published pairs of three real tables, compared with AIM, MST, mixtures and residuals; "
+        "AIM has the smallest errors on two of them at epsilon 1, and MST beats ours on one of these"
     ),
     "screens": "the app: words, widgets, expanders and height of every page",
 }
