@@ -473,8 +473,8 @@ def _part_positions(
 
     Parameters
     ----------
-    fixed_queries : for every part (query family), the index of the query that fills all cells if the part is not
-        in ``positions_by_part``.
+    fixed_queries : for every part (query family), the index of the query that fills all cells if
+        the part is not in ``positions_by_part``.
     positions_by_part : maps the position of a part to the indices of its queries, shape (cells,).
     """
     size = len(next(iter(positions_by_part.values())))

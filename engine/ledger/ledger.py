@@ -974,7 +974,7 @@ class Ledger:
     def load_result(self, key: str) -> bytes:
         """Return the content of a saved result.
 
-        For large results read the file at `result_path(key)` instead.
+        For large results, read the file at `result_path(key)` instead.
         """
         return self.result_path(key).read_bytes()
 

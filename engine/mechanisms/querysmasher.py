@@ -324,7 +324,7 @@ class QuerySmasher(ResidualMechanism):
             """Return the error that a plan would have without the saving by its joint cost.
 
             A search compares this error with its lower bound, which is for the sum of the costs of
-            all blocks.  For None the error is infinite.
+            all blocks.  If ``plan`` is None, the error is infinite.
             """
             return math.inf if plan is None else plan.error / plan.joint
 

@@ -81,8 +81,8 @@ class _GroupSpaces:
     ----------
     key : key for caches.  The variances of groups with equal keys differ only in the noise.  It
         contains neither attribute names nor noise.
-    complements : tuned complements (centers for pairs of attributes), by the positions of the two
-        attributes among those of the group in schema order.
+    complements : tuned complements (splits of the queries on a pair of attributes), by the
+        positions of the two attributes among those of the group in schema order.
     separable : residual spaces in which the component of every query of the group is a Kronecker
         product of components of the queries of its families.
     coupled : all other residual spaces.  One strategy measures them jointly, or a tuned complement

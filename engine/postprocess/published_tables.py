@@ -415,7 +415,7 @@ def publish(
 def _fit_share(measurement: Measurement) -> float:
     """Return the share of the time for integer tables that fitting is expected to take.
 
-    The rest of the time is for drawing the records whose counts are the integer tables.
+    The rest of the time is for sampling the records whose counts are the integer tables.
     """
     forecast = publish_forecast(measurement.plan, evidence(measurement).total)
     return forecast.fit_seconds / (forecast.fit_seconds + forecast.records_seconds)

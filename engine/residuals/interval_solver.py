@@ -908,7 +908,7 @@ class IntervalSolution(DualSolution):
         return covariance
 
     def strategy(self) -> tuple[Array, Array]:
-        """Return strategy rows B and the matrix R that estimates differences from their answers.
+        """Return strategy rows B and a matrix R that estimates differences from their answers.
 
         B has shape (m, n) and columns of norm at most 1.  R has shape (m, m): R @ answers are the
         estimated differences, with covariance R R^T at noise scale 1.  The answers of all queries

@@ -918,11 +918,12 @@ class CenterProblem:
     def _is_uniform_optimal(self, role: Role) -> bool:
         """Return whether the uniform center of a role is optimal, or the only one supported.
 
-        The uniform center is optimal if all Grams on attributes of this role are invariant under a
-        cyclic shift of the cells.  Three cases are decided without a test of Grams.  The result is
-        False if an attribute of the role has only windows of one width.  Otherwise it is True if a
-        wide attribute of the role has areas of levels.  Otherwise it is False if a query family is
-        on several attributes, or has prefixes, suffixes or ranges on a wide attribute.
+        A role is a class of equivalent attributes.  The uniform center is optimal if all Grams on
+        attributes of this role are invariant under a cyclic shift of the cells.  Three cases are
+        decided without a test of Grams.  The result is False if an attribute of the role has only
+        windows of one width.  Otherwise it is True if a wide attribute of the role has areas of
+        levels.  Otherwise it is False if a query family is on several attributes, or has prefixes,
+        suffixes or ranges on a wide attribute.
         """
         if role in self.window_roles:
             return False

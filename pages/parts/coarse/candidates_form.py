@@ -346,7 +346,7 @@ def _split(
 
 
 def split(analyses: Analyses) -> tuple[CommonPlan, Script] | None:
-    """Split the analyses into their shared part and the remainder of each.
+    """Split the analyses into a shared first measurement and one second measurement each.
 
     Returns
     -------
@@ -370,7 +370,7 @@ def short_budget(budget: Budget) -> str:
 
 
 def draw_shared_part(common: CommonPlan) -> None:
-    """Draw the cost of the shared part and of each remainder.
+    """Draw the costs of the first measurement and of the second measurement of each analysis.
 
     If the user chooses one step at a time, there is one chart per step.
     """

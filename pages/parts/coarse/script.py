@@ -78,8 +78,8 @@ def from_files(names: Sequence[str]) -> Script:
 def split_script(names: Sequence[str], *, chain: bool) -> Script:
     """Return code that splits the plans in `options` and defines the result, `common`.
 
-    Plans are split into the part that they share and the remainder of each. With ``chain``, each
-    decision is between two analyses; otherwise one decision is between all.
+    Plans are split into a first measurement that they share and a second measurement each. With
+    ``chain``, each decision is between two analyses; otherwise one decision is between all.
     """
     split = "nested_choices" if chain else "coarse_or_fine"
     return script(
@@ -98,7 +98,7 @@ def rule_script(arguments: Mapping[str, Any]) -> Script:
 
 
 def rehearsal(*, rows: int, seed: int) -> Script:
-    """Return code that rehearses look, decision and remainder on simulated records."""
+    """Return code that rehearses a two-stage release on simulated records."""
     return script(
         f"records = synthetic(schema, rows={rows}, seed={seed})",
         f"look = stepwise.look(common, records, rehearsal=True, seed={seed})",
@@ -114,7 +114,7 @@ def rehearsal(*, rows: int, seed: int) -> Script:
 
 
 def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]) -> Script:
-    """Return code of a two-stage release of `records`: first measurement, decision, remainder."""
+    """Return code of a two-stage release of `records`: both measurements and the decision."""
     column_args = columns_text(columns)
     look_args = (f", attempt={attempt}" if attempt > 1 else "") + column_args
     return script(

@@ -1,4 +1,4 @@
-"""Forms that confirm and start the two measurements of a two-stage release: look, remainder."""
+"""Forms that confirm and start the two measurements of a two-stage release."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def start_look(
 
 
 def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_changed: str) -> None:
-    """Start the measurement of the remainder in a worker; repeated calls start one job only.
+    """Start the second measurement in a worker; repeated calls start one job only.
 
-    If the records have changed since the look, ``on_changed`` "refuse" stops with an error, and
-    "charge" charges the remainder like a separate release.
+    If the records have changed since the first measurement, ``on_changed`` "refuse" stops with an
+    error, and "charge" charges the second measurement like a separate release.
     """
     job = ledger_state.finish_job(book, key, attempt)
     if job_queue.is_there(job):
@@ -58,7 +58,7 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         job_widget.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         job_widget.claim(job)
         # RELEASED identifies the records of the last release or look (first stage) of this session.
-        # With "charge" the remainder may be measured on other records.
+        # With "charge" the second measurement may be on other records.
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)
@@ -132,7 +132,7 @@ def confirm_remainder(
     source: Source,
     paid_steps: Sequence[str],
 ) -> None:
-    """Draw the cost and the typed confirmation of the remainder of the chosen analysis.
+    """Draw the cost and typed confirmation of the second measurement for the chosen analysis.
 
     If an earlier attempt was paid for without a stored result, only its error and a checkbox are
     drawn, until the checkbox allows another attempt. ``paid_steps`` are the ledger keys of the

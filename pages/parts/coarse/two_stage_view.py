@@ -1,4 +1,4 @@
-"""Two-stage release of private records: look (first measurement), decision and remainder."""
+"""Two-stage release of private records: two measurements and the decision between them."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def past_looks() -> None:
 
 
 def draw_look(key: str, leave: Mapping[str, str]) -> None:
-    """Draw the page of a two-stage release: first measurement, decision, remainder, answers.
+    """Draw the page of a two-stage release: both measurements, the decision and the answers.
 
     ``leave`` maps labels of buttons to the titles of the steps of the wizard that they open.
     """
@@ -236,8 +236,8 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     ledger_state.draw_look_receipt(book, first_key)
     settings = ledger_state.recorded_rule(book, first_key, stages[0][1].common) or Settings()
     _draw_decided_looks(book, first_key, stages if state.choice is not None else stages[:-1])
-    # An analysis was chosen after the last measurement, so the user measures the remainder of this
-    # analysis next.
+    # An analysis was chosen after the last measurement, so the user starts the second measurement
+    # of this analysis next.
     if state.choice is not None:
         ledger_state.draw_choices(state)
         _finish(book, key, state, ledger_state.paid_keys(stages))
@@ -300,7 +300,7 @@ def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) 
 
 
 def _finish(book: Ledger, key: str, state: Steps, paid_steps: Sequence[str]) -> None:
-    """Draw the choice of the records and the confirmation of the remainder, or its progress.
+    """Draw the choice of records and the confirmation of the second measurement, or its progress.
 
     ``paid_steps`` are the ledger keys of the spends so far.
     """

@@ -375,9 +375,9 @@ def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Pro
 def rehearse_rest(
     common: str, look_file: str, rows: int, seed: int, option: str, file: str, *, progress: Progress
 ) -> str:
-    """Measure the remainder of an option on simulated records, after a saved look.
+    """Make the second measurement for an option on simulated records, after a saved first one.
 
-    Save look and remainder as one measurement in ``file``; return its path.
+    Save both measurements as one in ``file``; return the path of the file.
     """
     common_plan = CommonPlan.from_json(common)
     records = synthetic(common_plan.look.schema, rows, seed)
