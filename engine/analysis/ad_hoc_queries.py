@@ -156,9 +156,9 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 
 
 def _attributes_with_label(schema: Schema, word: str) -> set[str]:
-    """Return the names of the attributes that have a label with a word, ignoring case.
+    """Return the names of the attributes of which a label contains ``word``, ignoring case.
 
-    ``word`` must be in lower case.
+    ``word`` must be casefolded.  "male" is also contained in "Female".
     """
     return {
         attribute.name

@@ -112,9 +112,10 @@ def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
 
 
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
-    """Return sentences with the share of each quality class and the smallest publishable count.
+    """Return sentences with the shares of the quality classes and the smallest publishable count.
 
-    The smallest publishable count is for a standard error equal to the RMSE of the plan.
+    Classes with a rounded share of 0% are left out.  The smallest publishable count is for a
+    standard error equal to the RMSE of the plan.
     """
     classes = [
         f"{share:.0%} {name}"

@@ -373,10 +373,9 @@ def stored_look(
         header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
         costs = _stored_costs(archive, common)
-        # In a chain of choices, the look (first stage) of every later choice is the second stage of
-        # the choice before it, and its file contains look.txt. The answers in this file are those
-        # of the second stage only, not of `common.look`, so they are not read. The estimates
-        # combine all stages.
+        # A file that contains look.txt is the second stage of one choice and the look of the next
+        # choice. Its answers are not read, because they are those of the second stage only, not of
+        # all of `common.look`. Its estimates combine all stages.
         is_second_stage = "look.txt" in archive
         answers = archive.answers({} if is_second_stage else _answer_shapes(common.look.blocks))
         estimates = archive.estimates(_coordinate_shapes(common.look))

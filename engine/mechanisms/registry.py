@@ -383,7 +383,7 @@ def plan(
 def forecast(
     workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]
 ) -> Forecast:
-    """Predict the time and memory of `plan` with the same arguments, without planning.
+    """Predict the time and memory of `plan` with these arguments at any budget, without planning.
 
     Raises
     ------

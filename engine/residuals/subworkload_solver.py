@@ -133,7 +133,7 @@ class SubworkloadSolver:
         make such a subworkload less accurate.
     watch : called with the relative RMSE gap after every evaluation; may raise to cancel.
     recorded : dual weights and status of the searches of a stored plan, in their original order;
-        strategies are rebuilt from them without a search.  None to search.
+        strategies are rebuilt from them (replayed) without a search.  None to search.
     warm : initial dual weights from a similar plan, one array per search, in the order of searches.
     duals, endings : dual weights and status of the searches so far, in their order.
     """
@@ -247,9 +247,9 @@ class SubworkloadSolver:
     def _forecast(self, sub: Subworkload, counted: set[Hashable]) -> Cost:
         """Return the expected cost of a subworkload.
 
-        ``counted`` holds keys (see `_merged_key`) of Grams whose cost is in the forecast of an
-        earlier subworkload.  If the Gram of this subworkload is one Kronecker product, its factors
-        with keys in ``counted`` cost nothing, and the keys of all its factors are added.
+        ``counted`` holds keys of searches whose cost is in the forecast of an earlier subworkload.
+        Searches with keys in ``counted`` cost nothing.  Keys of searches that are forecast here are
+        added: those of single factors by `_merged_key`, those of lower bounds by `_bound_seconds`.
         """
         terms = merged_factors(sub)
         if len(terms) == 1:
@@ -271,8 +271,8 @@ class SubworkloadSolver:
             rows = [self.factors[k].n_rows for t in sub.terms for a, k in t.factors if len(a) > 1]
             return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
-            # On every set of axes, an alternating search needs one search per term for the lower
-            # bound and one search per sweep.
+            # On every set of axes, an alternating search runs one search for a single strategy per
+            # term, for the lower bound, and one per sweep.
             searches = len(terms) + ALTERNATING_SWEEPS
             least_seconds = self._bound_seconds(sub, terms, sets, counted)
             factors_on = [
@@ -423,7 +423,7 @@ class SubworkloadSolver:
         uncoupled = axis_partition([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
         single_axes: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
-        if self.recorded is not None:  # a stored plan is rebuilt by the same kind of search
+        if self.recorded is not None:  # a stored plan is rebuilt in the same way
             status = self.recorded[0][1] if self.recorded else ""
             if status.startswith(COUPLED_PREFIX):
                 return single_axes, COUPLED_PREFIX
@@ -737,7 +737,7 @@ class SubworkloadSolver:
         """Search for a product of strategies, one per set of axes, by an `AlternatingSearch`.
 
         ``prefix`` is put before the recorded status of every search, so that a stored plan is
-        rebuilt by the same kind of search.
+        rebuilt in the same way.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:

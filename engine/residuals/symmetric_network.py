@@ -81,13 +81,13 @@ class SymmetricNetwork:
         conductance : of the resistors of the path, symmetric, shape (cells, networks).
         link : conductance of every link of a network, shape (networks,).
         leak : conductance from every node of a network to ground, in addition to its links and
-            resistors, shape (networks,); 0 if the ends of the path are not ground.
+            resistors, shape (networks,).  Must be 0 if ``has_grounded_ends`` is False.
         source : currents into the nodes, antisymmetric, shape (nodes,); None for no currents.
 
         Returns
         -------
-        diagonal : diagonal entries for the nodes of the left half and the middle, shape (half +
-            order, networks).
+        diagonal : diagonal entries for the first ``half + order`` nodes, which are the left half
+            and the middle block, shape (half + order, networks).
         along_path : entries at neighbouring nodes among these, shape (half + order - 1, networks).
         solution : potentials of these nodes; zero without currents; shape of ``diagonal``.
         """

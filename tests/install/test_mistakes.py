@@ -44,7 +44,7 @@ def new_ledger() -> Ledger:
         return Ledger.create(Path(folder) / "ledger")
 
 
-# mistake -> parts of the message: value | allowed or similar values | what to do
+# mistake -> (call that makes it, texts that its message must contain, separated by |)
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an attribute that is not there": (lambda: M.marginal(["foo"]), "'foo'|2 attributes"),
     "a misspelt attribute": (lambda: M.marginal(["agee"]), "'agee'|'age'"),

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.isolation", description=__doc__)
     parser.add_argument("--actions", type=int, default=1000)
     parser.add_argument(
-        "--rows", type=int, default=60_000, help="rows per table; the tables are neighbours"
+        "--rows", type=int, default=60_000, help="rows of the first table; the second has one more"
     )
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(arguments)

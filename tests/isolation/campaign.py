@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pandas as pd
 import psutil
 
 from demo_data.make_synthetic import synthetic
@@ -54,11 +55,12 @@ class Person:
     answers: dict[str, list[bytes]] = field(default_factory=dict)
 
     @classmethod
-    def arrive(cls, name: str, server: RunningServer, folder: Path, rows: int) -> Person:
+    def arrive(
+        cls, name: str, server: RunningServer, folder: Path, records: pd.DataFrame
+    ) -> Person:
         """Write records and ledger, open the Release page, and return the person."""
-        frame = synthetic(SCHEMA, rows, seed=5).assign(
-            remark=[f"canary{name}q{i}" for i in range(rows)]
-        )
+        rows = len(records)
+        frame = records.assign(remark=[f"canary{name}q{i}" for i in range(rows)])
         frame["c"] = frame["c"].astype(str)
         frame.loc[:4, "c"] = [f"canary{name}qvalue{i}" for i in range(5)]
         table = frame.to_csv(index=False).encode()
@@ -252,7 +254,10 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
 def campaign(
     server: RunningServer, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int
 ) -> list[str]:
-    """Let two people with neighbouring tables act in turn at random; return all leaks.
+    """Let two people act in turn at random; return all leaks.
+
+    The second person has the records of the first and one more, except for the values that contain
+    a name.
 
     Parameters
     ----------
@@ -260,7 +265,11 @@ def campaign(
     places : caches, settings and temporary files of the server.
     """
     rng, leaks = Random(seed), []
-    people = Person.arrive("a", server, folder, rows), Person.arrive("b", server, folder, rows + 1)
+    records = synthetic(SCHEMA, rows + 1, seed=5)
+    people = (
+        Person.arrive("a", server, folder, records.head(rows)),
+        Person.arrive("b", server, folder, records),
+    )
     for number in range(actions):
         person, other = people if number % 2 == 0 else people[::-1]
         acts: list[Callable[[], None]] = [

@@ -40,6 +40,7 @@ from tests.release.ledger_worker import edits, tamper
     ],
 )
 def test_rows_are_append_only(ledger, statement):
+    """A row cannot be changed, deleted, replaced or inserted out of sequence."""
     fill(ledger)
     with (
         closing(sqlite3.connect(ledger.path)) as connection,

@@ -236,9 +236,10 @@ def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
 
 
 def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Replayed]:
-    """Replay a plan of the mechanism ``name`` on the first random workload that it supports.
+    """Replay a plan of the mechanism ``name`` on the first workload of 20 that it supports.
 
-    Nothing is yielded if it supports none of 20 workloads.
+    The first 11 workloads are random, the others are all one-way marginals of a random schema.
+    Nothing is yielded if the mechanism supports none of them.
     """
     laws = next(m.laws for m in MECHANISMS if m.name == name)
     for attempt in range(20):
@@ -257,7 +258,7 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
         if rng.random() < 0.3:
             final_plan = load_plan(final_plan.to_json())
         text = ", ".join(f"{key}={value}" for key, value in options.items())
-        # The charge "groups" is an upper bound, which the cost of k records need not reach.
+        # With charge="groups" the charge is an upper bound: possibly no set of records costs as much.
         tight = options.get("charge") != "groups"
         yield from replay(
             f"{name} {text}".strip(),

@@ -31,8 +31,8 @@ STOPPED = "Nothing was changed."
 class _Job:
     """A function call in the queue, with its status; for most fields see `start`.
 
-    Other modules receive the status only, because a reference to a job would keep its result in
-    memory.
+    Other modules receive only the status of a moment, because a reference to a job would also keep
+    a later result in memory.
     """
 
     status: Status

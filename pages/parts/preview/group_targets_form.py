@@ -96,8 +96,9 @@ def _table(
 ) -> tuple[list[float], list[bool] | None]:
     """Draw a field for the target of each row, and with ``locks`` a checkbox that locks the target.
 
-    The default of a field is the target in the request. Without targets in the request, it is the
-    largest standard error that a group of the row has in ``plan``.
+    The default of a field is the largest target that the request has for a group of the row.
+    Without targets in the request, it is the largest standard error that a group of the row has in
+    ``plan``. Defaults are rounded by `two_digits`.
 
     Returns
     -------

@@ -240,8 +240,8 @@ def _family(schema: Schema, names: list[str]) -> Any:
         choices,
         choices.index(EACH) if by_attribute else 0,
         horizontal=True,
-        # The field has another key for attributes with code lists, because a field with the same
-        # key would keep its choice instead of the default for these attributes.
+        # Tables of several attributes, one of them with a code list, have another default. Under the
+        # same key the field would keep its choice instead of this default.
         key="group_how_levels" if by_attribute else "group_how",
     )
     if scope == EACH:
