@@ -157,12 +157,18 @@ def test_attribute_name_with_hyphen_maps_to_underscore():
     )
 
 
-def test_attribute_names_in_backticks_are_read():
+def schema_of_odd_names():
+    """Return a schema whose names are no identifiers, except the last, whose labels are odd."""
     names = ["hours-per-week", "hours per week", "it's", 'a "b"', "größe (€)", "class"]
-    schema = Schema(
+    return Schema(
         [Attribute.of_size(name, 3) for name in names]
         + [Attribute.categorical("c", ["`x`", "it's"])]
     )
+
+
+def test_attribute_names_in_backticks_are_read():
+    schema = schema_of_odd_names()
+    names = schema.names[:-1]
 
     def count_cells(*attributes: str, where: str) -> int:
         part = Workload(schema).add(attributes, Custom(predicates=[where])).groups[0].parts[0]
@@ -180,6 +186,10 @@ def test_attribute_names_in_backticks_are_read():
     assert count_cells("c", where='c == "it\'s"') == 1
     assert count_cells("c", "it's", where="c == '`x`' and `it's`==0") == 1
     assert condition_query(schema, '`a "b"` == 1 and `class`==2').attributes == ('a "b"', "class")
+
+
+def test_attribute_names_without_correct_backticks_are_refused():
+    schema = schema_of_odd_names()
     for wrong, words in {
         "`hours per weeks` == 1": ["hours per weeks", "hours per week"],
         "`hours-per-week == 1": ["cannot be read", "`hours-per-week` in backticks"],
@@ -192,6 +202,6 @@ def test_attribute_names_in_backticks_are_read():
             WorkloadError,
             words,
             Workload(schema).add,
-            (*names[:2], "it's"),
+            ("hours-per-week", "hours per week", "it's"),
             Custom(predicates=[wrong]),
         )
