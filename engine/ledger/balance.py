@@ -268,12 +268,12 @@ class JointCharge:
         `Budget.guess` of the same pcost.
         """
         definition = self.definition
-        unit = {
-            "rows_per_person": definition.rows_per_person,
-            "neighbours": definition.neighbours,
-        }
         is_pure = definition.kind == "pure"
-        budget = Budget.pure(self.spent, **unit) if is_pure else Budget(pcost=self.spent, **unit)
+        budget = replace(
+            Budget.pure(self.spent) if is_pure else Budget(pcost=self.spent),
+            rows_per_person=definition.rows_per_person,
+            neighbours=definition.neighbours,
+        )
         if self.exact:
             budget = budget.at(budget.replace_one_pcost)
         return budget.guess_zcdp if definition.kind == "zcdp" else budget.guess
@@ -320,16 +320,14 @@ class JointCharge:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> JointCharge:
         """Restore the result of `to_dict`; raise LedgerError if a value is invalid."""
-        releases, spent = fields.get("releases"), fields.get("spent")
-        exact_names = fields.get("exact")
-        is_valid = (
-            fields.keys() == {"releases", "spent", "definition", "exact"}
-            and type(releases) is int
-            and releases >= 1
-            and type(spent) in (int, float)
-            and 0 < spent < math.inf
-            and isinstance(exact_names, list)
-            and all(type(name) is str for name in exact_names)
+        has_fields = fields.keys() == {"releases", "spent", "definition", "exact"}
+        is_valid = has_fields and (
+            type(fields["releases"]) is int
+            and fields["releases"] >= 1
+            and type(fields["spent"]) in (int, float)
+            and 0 < fields["spent"] < math.inf
+            and isinstance(fields["exact"], list)
+            and all(type(name) is str for name in fields["exact"])
         )
         if not is_valid:
             raise LedgerError(
@@ -337,10 +335,10 @@ class JointCharge:
                 " definition and exact. Give it as it was published."
             )
         return cls(
-            releases=releases,
-            spent=float(spent),
+            releases=fields["releases"],
+            spent=float(fields["spent"]),
             definition=TotalDefinition.from_text(json.dumps(fields["definition"])),
-            exact=tuple(exact_names),
+            exact=tuple(fields["exact"]),
         )
 
 

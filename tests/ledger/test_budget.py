@@ -316,8 +316,15 @@ def test_joint_charge_covers_releases_up_to_key(tmp_path):
     # exact totals show who is present; two contributions cost 4 times as much
     exact_totals = JointCharge(releases=2, spent=0.5, definition=two.definition, exact=("the x",))
     assert exact_totals.guess == Budget(pcost=2.0).guess
+    pure = JointCharge(releases=2, spent=0.5, definition=TotalDefinition(kind="pure"))
+    assert pure.guess == Budget.pure(0.5).guess
     with pytest.raises(LedgerError, match="never"):
         ledger.joint_charge("never")
+    for name, value in {"releases": 0, "spent": math.inf, "definition": None, "exact": "x"}.items():
+        with pytest.raises(LedgerError):
+            JointCharge.from_dict(two.to_dict() | {name: value})
+    with pytest.raises(LedgerError):
+        JointCharge.from_dict({})
 
 
 def test_overspend_advice_fits_what_is_left(ledger):

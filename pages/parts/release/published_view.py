@@ -457,9 +457,9 @@ def _decimals(table: Any) -> dict[str, int]:
     reliable. All counts get the decimals with which the smallest error has two digits, but at most
     `MAX_DECIMALS`; integer published counts get none.
     """
-    errors = table["error"][table["error"] > 0.0] if "error" in table else []
-    if not len(errors):
+    if "error" not in table or not (table["error"] > 0.0).any():
         return {}
+    errors = table["error"][table["error"] > 0.0]
     places = min(max(0, 1 - math.floor(math.log10(float(errors.min())))), MAX_DECIMALS)
     decimals = {name: places for name in COUNT_COLUMNS if name in table}
     if "published" in table and (table["published"].dropna() % 1 == 0).all():
