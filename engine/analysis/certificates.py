@@ -118,9 +118,9 @@ def above_best(plan: Plan, bound: MechanismBound) -> str:
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return sentences with the result of `short_bound_text` and about biased methods.
+    """Return the text of `short_bound_text`, followed by a sentence on biased methods.
 
-    If the lower bound is 0, a sentence states this instead.
+    If the lower bound is 0, the sentence on biased methods is left out.
     """
     text = short_bound_text(plan, bound)
     return f"{text} {BIAS_NOTE}" if above_best(plan, bound) else text

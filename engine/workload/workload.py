@@ -900,7 +900,7 @@ def joint_part(group: Group) -> Part:
 
 
 class _Product(Family):
-    """Family whose query matrix is the Kronecker product of parts, generated in chunks of rows."""
+    """Family whose query matrix is a Kronecker product, generated in chunks of rows."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts

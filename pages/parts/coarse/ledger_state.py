@@ -133,7 +133,7 @@ def draw_choices(steps: Steps) -> None:
 def draw_look_receipt(book: Ledger, key: str) -> None:
     """Draw the receipt of a look (first measurement).
 
-    The session that started the look also sees the report on the rows.
+    The session that started the first measurement also sees the report on the rows.
     """
     spend = dataset_form.spent(book, key)
     job_widget.receipt(
@@ -147,10 +147,10 @@ def draw_look_receipt(book: Ledger, key: str) -> None:
 
 
 def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> Settings | None:
-    """Return the settings of the rule that the ledger records with a look; None without a rule.
+    """Return the settings of the rule of a first measurement from the ledger; None without a rule.
 
-    If ``common``, the analyses of the look, is given, the rule is drawn as well, or a note that
-    there is none.
+    If ``common``, the analyses of the first measurement, is given, the rule is drawn as well, or a
+    note that there is none.
     """
     notes = book.notes(kind="rule", key=key)
     if not notes:
@@ -176,7 +176,8 @@ def recorded_rule(book: Ledger, key: str, common: CommonPlan | None = None) -> S
 def paid_keys(stages: Sequence[tuple[str, Steps]]) -> list[str]:
     """Return the ledger keys of all spends of a release, also of attempts without a stored result.
 
-    ``stages`` contains pairs of the key and the state of each look, in order.
+    ``stages`` contains pairs of the key and the state of each look (first measurement of a choice),
+    in order.
     """
     return list(dict.fromkeys(key for _, steps in stages for key in stepwise.paid_keys(steps)))
 
@@ -201,8 +202,9 @@ def costs(book: Ledger, keys: Sequence[str]) -> list[float]:
 def draw_summary(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw a paragraph for a manager: what was decided, by which rule, at what cost.
 
-    A button downloads the paragraph. ``stages`` are pairs of the key and the state of each look, in
-    order; the last look is finished, or the decision after it is to stop.
+    A button downloads the paragraph. ``stages`` are pairs of the key and the state of each look
+    (first measurement of a choice), in order; the last look is finished, or the decision after it
+    is to stop.
     """
     first_key, first = stages[0]
     key, last = stages[-1]

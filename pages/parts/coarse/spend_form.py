@@ -72,7 +72,7 @@ def confirm_look(
     attempt: int,
     settings: Settings,
 ) -> None:
-    """Draw the cost of the look and of every analysis, and the typed confirmation of the look."""
+    """Draw the costs of the first measurement and of every analysis, and a typed confirmation."""
     look_pcost = common.look.budget.pcost
     text = figures.to_finish_text(common, status.left, candidates_form.short_budget)
     rule = candidates_form.rule(common, settings)

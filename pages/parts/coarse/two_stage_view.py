@@ -207,8 +207,8 @@ def _stages(book: Ledger, key: str) -> list[tuple[str, Steps]]:
 def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw a two-stage release: its summary and answers, or the step that the user must take next.
 
-    ``stages`` contains one pair (ledger key, state) per look, as from `_stages`. The ledger records
-    the rule with the first look.
+    ``stages`` contains one pair (ledger key, state) per look (first measurement of a choice), as
+    from `_stages`. The ledger records the rule with the first look.
     """
     if not stages:
         return
@@ -252,7 +252,7 @@ def _draw_stages(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
 
 
 def _draw_stop(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw a release that ended with the decision to stop: its summary and the answers of the look.
+    """Draw a release that ended with the decision to stop: a summary and the last answers.
 
     An expander contains the form that chooses an analysis after all. ``stages`` contains one pair
     (ledger key, state) per look, as from `_stages`.
@@ -274,7 +274,7 @@ def _draw_stop(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
 
 
 def _draw_decided_looks(book: Ledger, first_key: str, stages: Sequence[tuple[str, Steps]]) -> None:
-    """Draw one closed expander per look, with its result and the decision after it."""
+    """Draw one closed expander per first measurement, with the result and the decision after it."""
     for number, (_, decided) in enumerate(stages):
         title = _title(number)
         with st.expander(title, key=f"coarse_seen_{number}", on_change="rerun") as fold:
@@ -287,10 +287,10 @@ def _title(number: int) -> str:
 
 
 def _draw_decided_look(book: Ledger, first_key: str, state: Steps, number: int) -> None:
-    """Draw look ``number`` of a chain and the decision after it.
+    """Draw first measurement ``number`` of a chain and the decision after it.
 
-    The rule is the one that the ledger records with the first look, which has the key
-    ``first_key``.
+    The rule is the one that the ledger records with the earliest of these measurements, which has
+    the key ``first_key``.
     """
     settings = ledger_state.recorded_rule(book, first_key) or Settings()
     rule = candidates_form.rule(state.common, settings)

@@ -24,7 +24,7 @@ def verdict_option(decision: Decision, common: CommonPlan) -> str:
 
 
 def look(rule: NestedPlanRule, measurement: Measurement, *, key: str) -> Decision:
-    """Draw the result of a look, and return the decision of the rule.
+    """Draw the result of a first measurement, and return the decision of the rule.
 
     Tabs show the signal-to-noise ratio of the cells, the share of reliable cells, and the answers.
     """
@@ -88,7 +88,8 @@ def answers(
     ----------
     records : simulated records of a rehearsal; None for a release.
     ledger : path of the ledger of a release; empty for a rehearsal.
-    is_look : whether the measurement is only the look, because the user decided to stop after it.
+    is_look : whether only the first measurement was made, because the user decided to stop after
+        it.
     """
     views = {
         "Answers": lambda: results_view.browse(

@@ -289,7 +289,7 @@ def same_records(
 def same_look(
     ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> str:
-    """Return a text on how records differ from those of a stored look; empty if they are equal."""
+    """Return a text on how records differ from those of a first measurement; empty if equal."""
     return _difference(
         data, partial(stepwise.compare_records, ledger, key, **columns, progress=progress)
     )
@@ -406,8 +406,8 @@ def look(
 ) -> dict[str, Any]:
     """Release the look, the first measurement of a two-stage release.
 
-    If the look has no answers yet, the decision rule is written to the ledger before the user sees
-    them.
+    If the look (first measurement) has no answers yet, the decision rule is written to the ledger
+    before the user sees them.
 
     Returns
     -------

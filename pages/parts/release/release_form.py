@@ -74,7 +74,7 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
 
 
 def chosen_records(key: str, source: Source) -> tuple[object, ...]:
-    """Return a tuple that identifies a release, or the look of one, and the chosen records.
+    """Return a tuple that identifies a release or a first measurement, and the chosen records.
 
     A look is the first measurement of a two-stage release.
     """
@@ -89,7 +89,7 @@ def same_records(
     compare: Callable[..., str] = tasks.same_records,
     advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Past releases'.",
 ) -> bool:
-    """Return whether a stored release or look was measured on the chosen records.
+    """Return whether a stored release or first measurement is of the chosen records.
 
     A worker compares them, and a difference is drawn as an error. The result is False while the
     worker runs. It is True if no records are chosen, or if the comparison fails.
