@@ -111,6 +111,9 @@ def test_budget_of_person_scales_with_rows() -> None:
     assert three == pytest.approx(3 * one)
     table = caps_table(Budget(pcost=0.5)).set_index("cap")
     assert table.loc[3, "standard error"] == pytest.approx(3 * table.loc[1, "standard error"])
+
+
+def test_budget_of_person_with_too_many_rows_is_refused() -> None:
     with pytest.raises(PlanError):
         person_budget(Budget(pcost=1.0), 21)
 

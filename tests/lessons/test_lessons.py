@@ -114,6 +114,9 @@ def test_overlaps_of_residual_spaces_are_zero() -> None:
     np.testing.assert_allclose(split.cosines, unit @ unit.T, atol=1e-13)
     assert split.largest < 1e-13
     assert tables.largest == pytest.approx(1 / np.sqrt(2))
+
+
+def test_overlaps_of_large_schema_are_refused() -> None:
     with pytest.raises(WorkloadError, match="fewer cells"):
         lessons.overlaps(Schema([Attribute.of_size("x", 600)]), split=True)
 

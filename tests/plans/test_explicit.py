@@ -192,6 +192,9 @@ def test_pure_budget_round_trips_and_differs_from_pcost() -> None:
     assert budget.epsilon(1e-9) <= 0.1
     assert budget.epsilon_zcdp(1e-9) <= 0.1
     assert budget.delta(0.1) == 0.0
+
+
+def test_pure_budget_with_invalid_epsilon_is_refused() -> None:
     for wrong in (0, -1, math.inf, math.nan, "1", 1e200):
         with pytest.raises(BudgetError):
             Budget.pure(wrong)

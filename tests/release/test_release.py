@@ -117,6 +117,12 @@ def test_measure_repeated_spends_once_and_returns_same_answers(
     for number in range(len(small_plan.workload.groups)):
         pd.testing.assert_frame_equal(first.answers(number), again.answers(number))
     assert ledger.status("survey").spent == pytest.approx(small_plan.pcost)
+
+
+def test_measure_other_attempt_draws_new_noise_while_budget_lasts(
+    small_plan: Plan, records: pd.DataFrame, ledger: Ledger
+) -> None:
+    first = measure(small_plan, records, dataset="survey", ledger=ledger)
     second = measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2)
     assert not np.allclose(first.values(0), second.values(0))
     with pytest.raises(BudgetExceeded, match="left"):
@@ -285,11 +291,17 @@ def test_files_hold_every_answer(
     rows = list(csv.DictReader(text.open()))
     assert {r["status"] for r in rows} == set(parquet["status"].to_pylist()) == {"REHEARSAL"}
     assert [float(r["answer"]) for r in rows] == pytest.approx(list(frame["answer"]))
+
+
+def test_cancelled_or_unknown_answers_file_leaves_no_file(
+    small_plan: Plan, records: pd.DataFrame, tmp_path: Path
+) -> None:
+    drawn = measure(small_plan, records, rehearsal=True)
     with pytest.raises(Cancelled):
         write_answers(drawn, tmp_path / "b.csv", format="csv", progress=lambda *_: False)
     with pytest.raises(PlanError, match="parquet"):
         write_answers(drawn, tmp_path / "b.xls", format="xls")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_labels_never_become_spreadsheet_formulas(tmp_path: Path) -> None:
