@@ -163,7 +163,7 @@ def tree_covariance(rows: np.ndarray) -> np.ndarray:
         else:
             nodes.append((len(cells), cells[0], row[cells[0]]))
     C = np.diag(1.0 / diagonal)
-    # Sherman-Morrison, children before parents, so that no update reaches beyond its node
+    # Sherman-Morrison updates, children before parents, so that no update reaches beyond its node
     for size, first, weight in sorted(nodes):
         block = C[first : first + size, first : first + size]
         u = weight * block.sum(axis=1)

@@ -66,8 +66,8 @@ BRAZIL = {
     (2, 0.3, 6): (78.65, 99.00),
     (2, 0.3, 8): (80.94, 99.40),
 }
-# fine ways -> (rho, x, y): % that should choose the 1-way marginals, and the accuracy, tables 2, 3
-# and 4
+# As printed in tables 2, 3 and 4: number of attributes of the fine marginals -> (rho, x, y) -> %
+# that should choose the 1-way marginals, and the accuracy.
 RACES = {
     2: {
         (2, 0.5, 5): (45.54, 98.64),

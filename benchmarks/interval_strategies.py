@@ -23,7 +23,8 @@ import scipy.linalg
 import scipy.optimize
 
 Array = npt.NDArray[np.float64]
-# quarters of the cells that have copies of the rows of the first search, and numbers of long blocks
+# The first search is for a quarter of the cells. The second search starts from one copy of the
+# resulting rows per quarter, and from rows on these numbers of blocks of equal length.
 QUARTERS, LONG_BLOCKS = 4, {"range": (4, 8), "prefix": (4, 8), "width32": ()}
 WINDOW = 32
 # largest number of iterations on a quarter of the cells and on all cells

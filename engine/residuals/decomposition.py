@@ -1197,9 +1197,9 @@ def _group_terms(
         (weights is not None and group.part_weights is None)
         or registry.split.complement(group.attributes) is not None
     ):
-        # The group is not a product of its parts if its query weights are not a product, or if its
-        # pair of attributes has a complement (tuned split). Such a group is treated as one part on
-        # all attributes.
+        # The group is not a product of its parts (product factors) if its query weights are not a
+        # product, or if its pair of attributes has a complement (tuned split). Such a group is
+        # treated as one part on all attributes.
         parts, part_weights = (joint_part(group),), [weights]
     rank_of_axis = {axis: rank for rank, axis in enumerate(ranks)}
     # One list per part (product factor), with one pair per subset of its attributes. A pair holds
@@ -1248,8 +1248,8 @@ def _terms_of_single_axes(
         (index, scale) or total square), as in `_group_terms`.
     initial : factor of every coefficient.
     """
-    # The parts are added one after the other, so that every product of coefficients is computed
-    # once.  Ranks and indices of Grams are in the order of the parts.
+    # The parts (product factors) are added one after the other, so that every product of
+    # coefficients is computed once.  Ranks and indices of Grams are in the order of the parts.
     products: list[tuple[Axes, float, tuple[int, ...]]] = [((), initial, ())]
     for choices_of_part in choices:
         longer_products = list[tuple[Axes, float, tuple[int, ...]]]()

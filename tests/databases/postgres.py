@@ -101,7 +101,7 @@ def _run(folder: Path, user_options: dict[str, Any], program: str, *words: str) 
     assert command, (
         f"{program} is missing; install PostgreSQL, on Debian with apt-get install postgresql"
     )
-    # to a file, because the started server keeps its output open
+    # The output goes to a file, because the started server keeps it open.
     with open(folder / f"{program}.txt", "w+", encoding="utf-8") as output:
         done = subprocess.run(
             [command, *words], cwd=folder, stdout=output, stderr=output, check=False, **user_options

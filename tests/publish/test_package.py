@@ -409,7 +409,7 @@ def test_check_script_without_project_compares_digests(released, tmp_path) -> No
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     complete = check()
-    # 2: the digests are right, but the answers were not recomputed
+    # exit code 2: the digests are right, but the answers were not recomputed
     assert complete.returncode == 2, complete.stderr
     assert "dp-query-workbench" in complete.stdout
     (folder / "answers.csv").write_text("changed")

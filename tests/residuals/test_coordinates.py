@@ -49,7 +49,8 @@ SPLITS = {
     "an attribute of one cell": ((3, 1, 4), (0, 1, 2), ((0, 2),)),
     "a complement with one cell": ((1, 3), (), ((0, 1),)),
 }
-# Unions of residual spaces of two attributes. A space is a tuple of the indices of its attributes.
+# Sets of residual spaces of two attributes that are measured jointly. A space is a tuple of the
+# indices of its attributes.
 UNIONS = [((0, 1),), ((), (0,), (0, 1)), ((1,), (0, 1)), ((0,), (1,)), tuple(subsets((0, 1)))]
 
 

@@ -28,8 +28,8 @@ from engine.residuals.window_solver import (
 )
 from engine.residuals.window_strategy import WindowMatrices
 
-# cells and widths: blocks in the order of the nodes, and blocks of equal remainders for even and
-# odd widths; windows that sum to the total, and windows that do not
+# Pairs (cells, width). Nodes are eliminated in their order, or those with equal remainders
+# together, for even and odd widths. The windows of some pairs sum to the total.
 SHAPES = [(30, 3), (30, 7), (40, 1), (24, 8), (70, 17), (60, 25), (60, 30), (75, 15), (90, 19)]
 
 
@@ -107,8 +107,8 @@ def test_symmetric_network_needs_a_symmetric_space():
     with_total = WindowGram(cells=100, width=5, total=0.3)
     assert WindowSpace(gram=with_total, whole=True).symmetric_network is None
     assert WindowSpace(gram=with_total).symmetric_network is not None
-    # blocks of equal remainders are smaller
     assert WindowSpace(gram=WindowGram(cells=100, width=14)).symmetric_network is not None
+    # on 1,000 cells, blocks of nodes with equal remainders are smaller than those in node order
     assert WindowSpace(gram=WindowGram(cells=1_000, width=90)).symmetric_network is None
 
 
