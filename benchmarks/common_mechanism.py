@@ -306,8 +306,8 @@ def tracts(*, count: int, seed: int) -> None:
         open_ = np.ones(count, dtype=bool)
         for k, look in enumerate(chain.looks):
             information += noisy(steps[k], counts, random) @ steps[k].B
-            # the best estimate from all steps so far: their cost matrices add up to that of the
-            # look
+            # the best estimate from all steps so far: the cost matrices of the steps add up to the
+            # cost matrix of ``look`` (a first stage)
             read = look.right_inverse.T @ information.T
             primary = (chain.analyses[k].B @ look.right_inverse @ read).T
             here = open_ & ~_serves(chain, k, primary)

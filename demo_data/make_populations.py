@@ -14,7 +14,7 @@ from here.
 import numpy as np
 
 RACES = ("hispanic", "white", "black", "native", "asian", "islander", "other")
-# who answers yes to what, and how many in a thousand people of 2010 do
+# races that a person chooses -> number of such persons among a thousand in 2010
 ANSWERS = {
     ("white",): 637,
     ("hispanic", "white"): 87,

@@ -234,7 +234,7 @@ class QuerySmasher(ResidualMechanism):
             not _covers_all(best.split.unions, uniform.values)
             or best.plan.certificate.gap > MIN_PRODUCT_SAVING
         ):
-            # This search may use the time that is left after tuning.
+            # The search for a product strategy may use the time that is left after tuning.
             product = self._product_plan(workload, budget, limits, product_allowance, done=0.95)
         if product is not None:
             best = self._better_with_product(product, best)

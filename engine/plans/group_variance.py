@@ -198,8 +198,8 @@ class GroupVariance:
         points = [math.prod(self.counts[p] for p in families) for families in family_sets]
         lengths = [n if f else 1 for n, f in zip(points, features_of_sets, strict=True)]
         on_front: dict[tuple[FamilyIndices, Any], tuple[int, Array]] = {}
-        # The sets are in ascending order of their combinations.  The lengths of all other fronts
-        # are then known when the front of the largest set is searched or left out.
+        # The sets are in ascending order of their combinations.  Therefore the lengths of all other
+        # fronts are known when the front of the largest set is searched or left out.
         for k in sorted(range(len(family_sets)), key=lambda k: points[k]):
             features = features_of_sets[k]
             has_slow_front = len(features) > 2 and points[k] >= MIN_SLOW_FRONT_POINTS

@@ -30,12 +30,15 @@ from engine.residuals import Axes
 # An estimate from larger tables counts as biased if its squared distance from the measured estimate
 # exceeds the expectation of this distance by more than this number of standard deviations.
 BIAS_THRESHOLD_SD = 1.0
-# The same threshold for the mean of the predictions of a one-way table by all pairs.  It is larger,
-# because the weights of these predictions already allow for the dependence of attributes.
+# The mean of the predictions of a one-way table by all pairs counts as biased if its squared
+# distance exceeds the expectation by more than this number of standard deviations. The number is
+# larger than BIAS_THRESHOLD_SD, because the weights of these predictions already allow for the
+# dependence of attributes.
 PREDICTION_BIAS_SD = 3.0
-# Expected squared deviations of pairs from independence are multiplied by this factor for these
-# weights, because the deviations of several pairs can bias a one-way table in the same direction.
-# The factor and the threshold were chosen on 14 real tables.
+# For the weights of the predictions of a one-way table by pairs, the expected squared deviations of
+# pairs from independence are multiplied by this factor, because the deviations of several pairs can
+# bias the table in the same direction. DEPENDENCE_FACTOR and PREDICTION_BIAS_SD were chosen on 14
+# real tables.
 DEPENDENCE_FACTOR = 2.5
 # Number of rounds that improve one-way tables by pairs, and pairs by triples.  Each round uses the
 # fitted tables of the previous round.

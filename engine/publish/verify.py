@@ -250,7 +250,7 @@ FIELD_TOLERANCES: dict[str, Tolerance] = {
     **dict.fromkeys(("global_bound_counts", "global_gap"), SEARCH_TOLERANCE),
 }
 # Certificates and READMEs of this earlier format state the guarantee of one release by the first
-# phrase of each pair.  Since then they state it by the second one.
+# phrase of each pair.  In later formats they state it by the second phrase.
 FORMER_FORMAT = "release/5"
 FORMER_PHRASES = (
     ("someone who sees everything published and knows", "someone who sees this release and knows"),

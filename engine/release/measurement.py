@@ -359,7 +359,7 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     # of the first part at a time, which limits the memory.
     first_part, *other_parts = group.parts
     first_answers = _part_answers(first_part, cells)
-    # number of queries of the group that share one query of the first part
+    # number of queries of the group that share one query of the first query family
     queries_per_row = math.prod(part.count for part in other_parts)
     step = max(1, ANSWER_SLAB_ENTRIES // queries_per_row)
     answers = np.empty(stop - start)

@@ -264,7 +264,7 @@ def query_rows(group):
     for part in group.parts:
         rows = np.kron(rows, part.family.rows(part.sizes))
         order += part.axes
-    # the Kronecker product has the axes in the order of the parts
+    # the Kronecker product has the axes in the order of the query families
     tensors = rows.reshape(len(rows), *(group.sizes[axis] for axis in order))
     by_attribute = tensors.transpose(0, *(1 + order.index(axis) for axis in range(len(order))))
     return by_attribute.reshape(len(rows), -1)
@@ -332,8 +332,9 @@ def test_looks_of_nested_analyses_are_nested():
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # `looks[k + 1]` is the common part of fewer analyses than `looks[k]`, so it costs more.
-        # The difference is the cost of the residual mechanism between both looks.
+        # `looks[k + 1]` (first stage of choice k + 1) is the common part of fewer analyses than
+        # `looks[k]`, so it costs more. The difference is the cost of the residual mechanism between
+        # both looks.
         step = residual(
             *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
         )

@@ -98,7 +98,8 @@ def test_workloads_by_level_replace_queries_on_attribute():
 
 def test_workloads_by_level_without_two_levels_are_refused():
     workload = code_lists.WORKLOAD.add(("age",), "prefix").add(("place",), "marginal")
-    # age has no levels, no table contains work, and a single level leaves no choice
+    # attribute age has no levels, no table contains attribute work, and a single level leaves no
+    # choice
     for attribute, levels in (("age", None), ("work", None), ("place", ["region"])):
         with pytest.raises(WorkloadError, match=r"level|No group"):
             analyses.workloads_by_level(workload, attribute, levels)

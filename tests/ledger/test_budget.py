@@ -310,7 +310,7 @@ def test_joint_charge_covers_releases_up_to_key(tmp_path):
     assert before.text == two.text
     assert f"sees all 2 releases guesses right at most {two.guess:g}%" in two.text
     assert JointCharge.from_dict(two.to_dict()) == two
-    # charges of the kind zcdp may be of any noise
+    # charges of the kind zcdp may be for Gaussian or Laplace noise
     mixed = JointCharge(releases=2, spent=0.5)
     assert mixed.guess == Budget(pcost=0.5).guess_zcdp > two.guess
     # exact totals show who is present; two contributions cost 4 times as much

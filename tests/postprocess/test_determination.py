@@ -114,7 +114,8 @@ def test_drawn_tables_keep_determinations():
 
 
 def test_tables_with_the_same_counts_share_a_posterior():
-    # Precise tables show which attributes are determined; the noisy tables then need the posterior.
+    # Precise tables show which attributes are determined. The posterior is needed only for noisy
+    # tables.
     published, estimates, _ = published_from(pcost=1.0)
     determined = determined_attributes(estimates, published.contrasts)
     published, estimates, _ = published_from(pcost=1e-4)

@@ -113,7 +113,8 @@ def test_by_rows_other_rows_is_none() -> None:
 
 def sums_one_by_one(matrix: Array, table: list[float]) -> Array:
     """Return table @ matrix in doubles, with the terms of every product added in their order."""
-    # the product of arrays of Python numbers is computed by NumPy without a library, in order
+    # NumPy multiplies arrays of Python numbers itself, in a fixed order, and calls no linear
+    # algebra library
     return np.array(table, object) @ matrix
 
 

@@ -93,8 +93,9 @@ def test_jointly_contradictory_invariants_are_refused() -> None:
 
 @pytest.mark.parametrize("rules", [[], ["a == 0 and b == 1 and c == 0"]])
 def test_even_share_support_matches_linear_program(rules) -> None:
-    # By the invariants, a and b differ in 2 of 10 records, b and c in 2, and a and c in 4.  Then no
-    # record has both a != b and b != c: these cells are 0 in every table with the invariants.
+    # By the invariants, a and b differ in 2 of 10 records, b and c in 2, and a and c in 4.
+    # Therefore no record has both a != b and b != c: these cells are 0 in every table with the
+    # invariants.
     schema = BITS.with_facts(invariants=[*ODD, (["a", "c"], [[3, 2], [2, 3]])], impossible=rules)
     share = schema.even_share("abc")
     rows, targets = [], []

@@ -706,7 +706,8 @@ class CenterProblem:
                     group = self.workload.groups[number]
                     classes.append((group, group_class, weights[group_class.numbers]))
                 continue
-            # one row of attribute roles per group; groups with equal rows form one class
+            # one row per group with the roles (classes) of its attributes; groups with equal rows
+            # form one class
             _, role_class = unique_rows(self._roles[group_class.places])
             for k in range(int(role_class.max()) + 1):
                 members = (role_class == k) & (weights[group_class.numbers] > 0.0)

@@ -41,7 +41,7 @@ def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
     _ = plan.totals, plan.largest  # compute these cached properties, which have most of the bytes
     groups = plan.workload.groups
     # Measuring 100,000 groups would take seconds, so `size_in_bytes` excludes the groups, and their
-    # bytes are estimated. Parts and query weights are measured.
+    # bytes are estimated. Query families and query weights are measured.
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
     return (
