@@ -214,7 +214,8 @@ class NestedChain:
         """The spends of each path in pcost."""
         goals, levels = [Decimal(repr(M.pcost)) for M in self.analyses], [Decimal(0)]
         for k, look in enumerate(self.looks):
-            # no path may pass its total, even by the rounding of the look
+            # no path may exceed its total, not even because the cost of the look (first stage) is
+            # rounded
             levels.append(min(Decimal(repr(look.pcost)), *goals[k:]))
         steps = [float(b - a) for a, b in itertools.pairwise(levels)]
         last = len(self.looks)

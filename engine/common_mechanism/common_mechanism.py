@@ -373,7 +373,7 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
 def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     """Return `residual(mechanism, part)` without checking that ``part`` is answerable."""
     G = part.whiten(part.B) @ mechanism.right_inverse
-    # in the coordinates S x of the mechanism, the privacy cost matrix of the part is G^T G, whose
+    # in the coordinates S x of the mechanism, the privacy cost matrix of ``part`` is G^T G, whose
     # eigenvalues are from 0 to 1; the privacy cost matrix of the residual is I - G^T G
     Q, T = (
         np.linalg.qr(G.T, mode="complete")
@@ -383,7 +383,7 @@ def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> Lin
     # the first columns of Q span the rows of G, the other columns are orthogonal to these rows
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
-    # the part has no information in the orthogonal directions, so the residual has the complete
+    # ``part`` has no information in the orthogonal directions, so the residual has the complete
     # information of the mechanism there
     rows = Q.T @ mechanism.standard_rows
     has_information = residual_information > RESIDUAL_TOLERANCE

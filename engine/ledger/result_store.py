@@ -187,8 +187,8 @@ def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
         handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
         file = _File(io.FileIO(handle, "r+"))
         locked(file)
-        # another run's `remove_stale` may have deleted the file before it was locked; then create
-        # another file
+        # `remove_stale` of another run may have deleted the file before it was locked; in this case
+        # another file is created
         if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
             return Path(name), file
         file.close()

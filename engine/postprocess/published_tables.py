@@ -382,7 +382,7 @@ def publish(
         )
     progress = check_callback(progress)
     _check_memory(measurement, memory_limit)
-    # Fitting tables and drawing records share one progress bar, in proportion to the expected
+    # Fitting tables and sampling records share one progress bar, in proportion to the expected
     # times.
     fit_share = _fit_share(measurement) if integer else 1.0
     report_progress = progress_share(progress, 0.0, fit_share)

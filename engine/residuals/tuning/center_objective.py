@@ -490,7 +490,7 @@ MAX_JOINT_ENTRIES = 40_000_000
 # expected number of evaluations of the dual in one strategy search, for forecasts
 FORECAST_EVALUATIONS = 30
 # expected number of evaluations of the dual in a strategy search that starts at the dual weights of
-# the last search, for a part of a group that is on several attributes
+# the last search, for a query family on several attributes
 FORECAST_JOINT_STEPS = 20
 # If one evaluation of the dual for the Gram of a residual space would take longer than this, in
 # seconds, a separate strategy is searched for every term of the Gram.

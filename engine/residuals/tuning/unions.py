@@ -643,7 +643,8 @@ def variance_seconds(workload: Workload, attributes: Space, spaces: Collection[S
         frozenset(g.named(p.axes)) for g in workload.groups for p in g.parts if len(p.axes) == 2
     }
     # Maps a key to the pair (result of `_variance_entries`, cells per query row).  The key consists
-    # of the residual spaces and of the keys of the parts.  Groups with equal keys share an entry.
+    # of the residual spaces and of the keys of the parts (product factors).  Groups with equal keys
+    # share an entry.
     entries: dict[Any, tuple[float, int]] = {}
     for group in workload.groups:
         names = set(group.attributes)

@@ -144,7 +144,7 @@ def test_question_to_rehearsal_shows_interval_or_difference() -> None:
     assert max(map(len, session.metrics().values())) <= 12
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
     assert ") minus (" in session.text()
-    # the two questions are equal
+    # both questions are equal, so their difference has no error
     assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
 
 
