@@ -706,9 +706,9 @@ class Registry:
     Parameters
     ----------
     split : centers and complements of the attributes.
-    forecast : whether parts whose Grams take long to compute get a `PredictedFactor` and the total
-        square 1.  Interval queries get no `PredictedFactor`, because their residual Grams are
-        computed only at the first access.
+    forecast : whether query families whose Grams take long to compute get a `PredictedFactor` and
+        the total square 1.  Interval queries get no `PredictedFactor`, because their residual Grams
+        are computed only at the first access.
     """
 
     def __init__(self, split: Split, forecast: bool = False) -> None:

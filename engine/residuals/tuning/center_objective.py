@@ -184,7 +184,7 @@ class Evaluation:
     by_role: dict[Role, Array] = field(default_factory=dict)
 
     def center(self, role: Role) -> Array:
-        """Return the center that all attributes of a role share, shape (n,)."""
+        """Return the center that all attributes of a role (class) share, shape (n,)."""
         n = self.problem.sizes[role]
         return self.centers.get(role, np.full(n, 1.0 / n))
 
@@ -944,7 +944,7 @@ class CenterProblem:
         return True
 
     def _is_matrix_free_role(self, role: Role) -> bool:
-        """Return whether no query on the attributes of a role needs a matrix."""
+        """Return whether no query on a class of equivalent attributes (a role) needs a matrix."""
         return is_wide(self.sizes[role]) and role not in self._matrix_roles
 
     @property

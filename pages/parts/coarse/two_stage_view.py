@@ -255,7 +255,7 @@ def _draw_stop(book: Ledger, stages: Sequence[tuple[str, Steps]]) -> None:
     """Draw a release that ended with the decision to stop: a summary and the last answers.
 
     An expander contains the form that chooses an analysis after all. ``stages`` contains one pair
-    (ledger key, state) per look, as from `_stages`.
+    (ledger key, state) per look (first measurement of a choice), as from `_stages`.
     """
     first_key, (key, state) = stages[0][0], stages[-1]
     ledger_state.draw_summary(book, stages)
