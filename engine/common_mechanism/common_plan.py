@@ -85,7 +85,7 @@ def look_plan(
     blocks : mapping from residual space to the common part of the plans' blocks.
     spend : cost of the look, in pcost.
     max_records : largest allowed number of records.
-    split : centers, of shape (n_i,), and complements of all plans.
+    split : centers, of shape (n_i,), and complements (splits of pairs) of all plans.
     joint : whether the joint sensitivity of the blocks is charged, as in `Plan`.
     """
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}

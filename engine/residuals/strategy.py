@@ -267,7 +267,7 @@ def canonical_rotation(directions: Array) -> Array:
     fixed vectors to the span.
 
     Eigenvectors of equal eigenvalues differ between processors and libraries.  The rows of a
-    strategy must not differ, because answers that are drawn on one machine are read on other
+    strategy must not differ, because answers that are measured on one machine are read on other
     machines.
     """
     Q, R = scipy.linalg.qr(

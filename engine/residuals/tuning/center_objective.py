@@ -740,7 +740,7 @@ class CenterProblem:
     def _reserve_part(self, part: Part, roles: tuple[Role, ...]) -> bool:
         """Reserve memory and time for a query family; return False if a limit forbids it.
 
-        ``roles`` are those of the family's attributes.
+        ``roles`` are the classes of the family's attributes.
         """
         n = part.cells
         if roles[0] in self.window_roles and (windows := wide_window_gram(part)) is not None:
