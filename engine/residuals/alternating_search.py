@@ -12,8 +12,9 @@ Every step is therefore one search for one Gram.  The first sweep over the axes 
 with rows that couple axes, unless all terms have such rows.  Later steps increase the error at most
 by the gap of their search.
 
-**Lower bounds.**  An alternating search proves one of two lower bounds on the error of every
-strategy: the second if the Gram has the form described there, otherwise the first.
+**Lower bounds.**  An alternating search proves a lower bound on the error of every strategy: the
+second if the Gram has the form described there, otherwise the larger one of the first and, if all
+terms are products, the third.
 
 1.  The minimum of a sum is at least the sum of the minima of its terms.
 2.  Let the Gram G be the sum of a product and of a few rows that couple all axes.  Let the dual
@@ -23,10 +24,18 @@ strategy: the second if the Gram has the form described there, otherwise the fir
     directions in which these rows are largest.  The second block contains the other diagonal
     entries.  The nuclear norm of H is at least the sum of the nuclear norms of both blocks
     (pinching inequality, Bhatia 1997, section IV.2).
+3.  Let the Gram be a sum of products, and let the dual weights be products as above.  With S = L D
+    L^T on the axes of one set, let A_t = S^(1/2) G_t S^(1/2) for every term t.  H consists of one
+    row block per term.  Rotations of its rows and columns do not change its nuclear norm, and turn
+    the block of term t into the product over the sets of Q_t = (U^T A_t U)^(1/2).  The basis U of a
+    set consists of the eigenvectors of the sum of all A_t / trace(A_t), so that every Q_t is almost
+    diagonal outside its first rows and columns.  H is divided into blocks that contain the first
+    directions of some sets and one direction of each other set.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +58,12 @@ from engine.residuals.decomposition import (
 from engine.residuals.dual_solver import Solution
 from engine.residuals.level_strategy import LevelStrategy
 from engine.residuals.marginals import IntervalStrategy, MarginalStrategy
-from engine.residuals.search_costs import MAX_COUPLED_DIRECTIONS
+from engine.residuals.search_costs import (
+    MAX_COUPLED_DIRECTIONS,
+    MAX_PRODUCT_BOUND_S,
+    leading_directions,
+    product_bound_seconds,
+)
 from engine.residuals.strategy import Strategy
 from engine.residuals.window_mix_strategy import WindowMixStrategy
 
@@ -61,6 +75,8 @@ MIN_RELATIVE_GAIN = 1e-7
 MIN_SQUARED_SINGULAR_SHARE = 1e-12
 # a computed lower bound is multiplied by this factor, which lowers it by more than rounding errors
 ROUNDING_MARGIN = 1.0 - 1e-6
+# largest number of entries of the matrices whose eigenvalues are computed together
+MAX_BATCH_ENTRIES = 1 << 22
 # a solution, and a function that returns the dual weights of all cells, shape (cells,) with sum 1
 Searched = tuple[Solution, Callable[[], Array]]
 
@@ -83,6 +99,9 @@ class AlternatingSearch:
         function that computes its dual weights on cells.
     lower_bound : function with the same arguments that returns a lower bound on the error of every
         strategy for the Gram.
+
+    has_time : function of an expected time in seconds that returns whether it is within the time
+        limit.  Otherwise the third bound is left out.
 
     >>> from engine.residuals.strategy_search import Search
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
@@ -107,6 +126,7 @@ class AlternatingSearch:
     centers: Sequence[Array | None]
     search: Callable[[Factor, Sequence[Array | None]], Searched]
     lower_bound: Callable[[Factor, Sequence[Array | None]], float]
+    has_time: Callable[[float], bool] = lambda seconds: True
     value: float = math.inf
     bound: float = 0.0
     solved: dict[Axes, Searched] = field(default_factory=dict)
@@ -185,6 +205,8 @@ class AlternatingSearch:
                 for factors in self.coupled_factors
             ]
             self.bound = float((coefficients * coupled_bounds) @ np.prod(inner_bounds, axis=0))
+        if not any(self.coupled_factors):
+            self.bound = max(self.bound, self._product_bound())
 
     def _inner_bounds(self) -> Array:
         """Return lower bounds on the errors for the Grams of `inner_grams`, shape (sets, terms).
@@ -307,12 +329,8 @@ class AlternatingSearch:
         for axes, factors in zip(self.sets, self.inner_grams, strict=True):
             gram = factors[products[0]]
             assert gram is not None  # a product has every axis
-            # H has the singular values of G^(1/2) S^(1/2) for S = L D L^T
-            L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(
-                self.solved[axes][1]()
-            )
-            U, singular, _ = thin_svd(L)
-            half = (U * singular) @ U.T
+            # H has the singular values of G^(1/2) S^(1/2)
+            half = self._weighted_root(axes, gram)
             squares, V = np.linalg.eigh(half @ gram.dense() @ half)
             shape = [-1 if a == axes[0] else 1 for a in range(len(self.sets))]
             singular_values = singular_values * np.sqrt(np.maximum(squares, 0.0)).reshape(shape)
@@ -335,6 +353,73 @@ class AlternatingSearch:
         block = np.concatenate([np.diag(diagonal[coupled]), components[:, coupled]])
         block_norm = scipy.linalg.svdvals(block, overwrite_a=True).sum()
         return float(block_norm + np.delete(diagonal, coupled).sum()) ** 2 * ROUNDING_MARGIN
+
+    def _weighted_root(self, axes: Axes, gram: Factor) -> Array:
+        """Return S^(1/2) for S = L D L^T, shape (coordinates, coordinates).
+
+        L is the lift of ``axes``, and D has the dual weights of the current strategy.  ``gram`` is
+        a Gram on these axes.
+        """
+        L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(
+            self.solved[axes][1]()
+        )
+        U, singular, _ = thin_svd(L)
+        return np.asarray((U * singular) @ U.T)
+
+    def _product_bound(self) -> float:
+        """Return the third lower bound, which requires that all terms are products.
+
+        The result is 0 for a single term, and if the bound would take too long.
+        """
+        dimensions = [math.prod(self.sizes[a] - 1 for a in axes) for axes in self.sets]
+        seconds = product_bound_seconds(dimensions, len(self.terms))
+        if len(self.terms) < 2 or seconds > MAX_PRODUCT_BOUND_S or not self.has_time(seconds):
+            return 0.0
+        leading = leading_directions(dimensions)
+        # For every set: squared diagonal entries of Q_t, shape (terms, other directions), and
+        # Q_t^T Q_t on the leading directions, shape (terms, leading, leading).
+        squares, leading_grams = [], []
+        for axes, grams, k in zip(self.sets, self.inner_grams, leading, strict=True):
+            roots = self._aligned_roots(axes, [gram for gram in grams if gram is not None])
+            squares.append(np.array([np.diagonal(Q)[k:] ** 2 for Q in roots]))
+            leading_grams.append(np.array([Q[:k, :k].T @ Q[:k, :k] for Q in roots]))
+        norm = 0.0
+        # A block has the leading directions of some sets, and one direction of each other set.
+        for is_leading in itertools.product((True, False), repeat=len(self.sets)):
+            # squared scale of every term in every block, shape (terms, blocks)
+            scales = np.array([[c] for c, _ in self.terms])
+            # H^T H of a block without these scales, shape (terms, directions, directions)
+            grams_of_terms = np.ones((len(self.terms), 1, 1))
+            for u, takes_leading in enumerate(is_leading):
+                if takes_leading:
+                    grams_of_terms = np.array(list(map(np.kron, grams_of_terms, leading_grams[u])))
+                else:
+                    products = scales[:, :, None] * squares[u][:, None, :]
+                    scales = products.reshape(len(self.terms), -1)
+            if not any(is_leading):  # blocks of one direction
+                norm += float(np.sqrt(scales.sum(axis=0)).sum())
+                continue
+            step = max(1, MAX_BATCH_ENTRIES // grams_of_terms[0].size)
+            for start in range(0, scales.shape[1], step):
+                blocks = np.tensordot(scales[:, start : start + step].T, grams_of_terms, axes=1)
+                eigenvalues = np.linalg.eigvalsh(blocks)
+                is_positive = eigenvalues > MIN_SQUARED_SINGULAR_SHARE * eigenvalues[:, -1:]
+                norm += float(np.sqrt(eigenvalues[is_positive]).sum())
+        return norm**2 * ROUNDING_MARGIN
+
+    def _aligned_roots(self, axes: Axes, grams: Sequence[Factor]) -> list[Array]:
+        """Return Q_t of the third lower bound for the Grams of all terms on a set of axes.
+
+        The directions are sorted by the sum of all A_t / trace(A_t), the largest first.
+        """
+        half = self._weighted_root(axes, grams[0])
+        weighted = [half @ gram.dense() @ half for gram in grams]
+        _, U = np.linalg.eigh(sum(A / np.trace(A) for A in weighted))
+        roots = []
+        for A in weighted:
+            eigenvalues, V = np.linalg.eigh(U[:, ::-1].T @ A @ U[:, ::-1])
+            roots.append((V * np.sqrt(np.maximum(eigenvalues, 0.0))) @ V.T)
+        return roots
 
 
 def _squared_error(strategy: Strategy, factor: Factor) -> float:

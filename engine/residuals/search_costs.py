@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ ALTERNATING_SWEEPS = 10
 # Largest number of singular directions that the pinching bound of `alternating_search` puts into
 # one block with the rows that couple axes.
 MAX_COUPLED_DIRECTIONS = 600
+# largest expected time of the lower bound of `alternating_search` for sums of products, in seconds
+MAX_PRODUCT_BOUND_S = 2.0
 # measured time of a plan that is stopped before the first step of its search, relative to the
 # expected time to set up the search, for a Gram of low rank and for a Gram of full rank
 LOW_RANK_START_RATIO, FULL_RANK_START_RATIO = 3.5, 1.4
@@ -269,6 +272,37 @@ def alternating_cost(
         + coupled_seconds
         + bound_seconds,
     )
+
+
+def leading_directions(dimensions: Sequence[int]) -> list[int]:
+    """Return how many directions of every set form one block of the lower bound for products.
+
+    ``dimensions`` has the number of residual coordinates of every set of axes.
+
+    >>> leading_directions([364, 100]), leading_directions([20, 20, 3])
+    ([24, 24], [8, 8, 3])
+    """
+    # The small term keeps the root of a power, such as 8 ** 3, above the integer.
+    largest = int(MAX_COUPLED_DIRECTIONS ** (1.0 / max(len(dimensions), 1)) + 1e-9)
+    return [min(largest, dimension) for dimension in dimensions]
+
+
+def product_bound_seconds(dimensions: Sequence[int], terms: int) -> float:
+    """Return the expected time of the lower bound of an alternating search for products, in seconds.
+
+    Parameters
+    ----------
+    dimensions : number of residual coordinates of every set of axes.
+    terms : number of products in the sum.
+    """
+    leading = leading_directions(dimensions)
+    seconds = math.fsum((terms + 3) * 2.0 * eigen_seconds(n) for n in dimensions)
+    for is_leading in itertools.product((True, False), repeat=len(dimensions)):
+        pairs = list(zip(dimensions, leading, is_leading, strict=True))
+        directions = math.prod(k for _, k, takes_leading in pairs if takes_leading)
+        blocks = math.prod(n - k for n, k, takes_leading in pairs if not takes_leading)
+        seconds += blocks * (eigen_seconds(directions) + 1e-9 * terms * directions**2)
+    return seconds
 
 
 def matrix_free_cost(gram: MatrixFreeGram) -> Cost:

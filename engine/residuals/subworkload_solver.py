@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
+from engine._clock import planning_time
 from engine._threads import MAX_SINGLE_THREAD_ORDER, threads_for
 from engine.errors import LimitExceeded
 from engine.residuals.alternating_search import AlternatingSearch, Searched
@@ -46,6 +47,7 @@ from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.search_costs import (
     ALTERNATING_SWEEPS,
+    MAX_PRODUCT_BOUND_S,
     Cost,
     MatrixFreeGram,
     alternating_cost,
@@ -54,6 +56,7 @@ from engine.residuals.search_costs import (
     full_rank_cost,
     low_rank_cost,
     matrix_free_cost,
+    product_bound_seconds,
 )
 from engine.residuals.strategy_search import Search
 from engine.residuals.window_solver import WindowGram, WindowSpace
@@ -65,6 +68,9 @@ COUPLED_PREFIX = "in turns"
 # If an alternating search optimises one set of axes at a time, because a dense search would fit in
 # memory but take too long, its status begins with this prefix.
 UNCOUPLED_PREFIX = "set by set"
+# If the deadline left out the lower bound for products of an alternating search, the status of its
+# last step ends with this text.
+NO_PRODUCT_BOUND = " (sum of the bounds of terms)"
 # largest expected time of a dense search with the method "optimal", in seconds
 MAX_OPTIMAL_SEARCH_S = 45.0
 # largest expected time of a dense search with an approximate construction, in seconds
@@ -279,8 +285,12 @@ class SubworkloadSolver:
                 (axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets
             ]
         costs = [self._forecast_on(sub, terms, axes, numbers) for axes, numbers in factors_on]
+        dimensions = [math.prod(sub.sizes[a] - 1 for a in axes) for axes in sets]
+        bound_seconds = product_bound_seconds(dimensions, len(terms)) if sets else 0.0
+        if bound_seconds > MAX_PRODUCT_BOUND_S:
+            bound_seconds = 0.0
         return Cost(
-            seconds=searches * math.fsum(c.seconds for c in costs) + 1e-4,
+            seconds=searches * math.fsum(c.seconds for c in costs) + bound_seconds + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
             saved=math.fsum(c.saved for c in costs),
             alternates=bool(sets),
@@ -775,6 +785,18 @@ class SubworkloadSolver:
             self.endings.append(f"{prefix}: {ending}" if prefix else ending)
             return bound
 
+        def has_time(seconds: float) -> bool:
+            """Return whether the lower bound for products ends before the deadline.
+
+            A negative answer is recorded, so that a stored plan is rebuilt with the same bound.
+            """
+            if self.recorded is not None:
+                return not self.endings[-1].endswith(NO_PRODUCT_BOUND)
+            if planning_time() + seconds <= self.options.deadline:
+                return True
+            self.endings[-1] += NO_PRODUCT_BOUND
+            return False
+
         alternation = AlternatingSearch(
             terms=terms,
             sets=sets,
@@ -782,6 +804,7 @@ class SubworkloadSolver:
             centers=sub.centers,
             search=search,
             lower_bound=lower_bound,
+            has_time=has_time,
         )
         with threads_for(max(sub.sizes)):
             alternation.run()
