@@ -30,8 +30,8 @@ def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, 
     """Choose names for the columns of a file that are not attributes.
 
     The result maps each default name in ``names`` to the name in the file.  The two names are
-    equal, unless an attribute has the default name (ignoring case).  Then `PREFIX` is put before
-    the default name, repeatedly until no attribute has the name.
+    equal, unless an attribute has the default name (ignoring case).  In this case, `PREFIX` is put
+    before the default name, repeatedly until no attribute has the name.
 
     >>> added_columns(["status", "flag"], ["Status", "age"])
     {'status': 'added_status', 'flag': 'flag'}

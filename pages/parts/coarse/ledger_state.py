@@ -30,7 +30,7 @@ def look_job(book: Ledger, key: str) -> str:
 
 
 def finish_job(book: Ledger, key: str, attempt: int) -> str:
-    """Return the key of the job of a remainder (second measurement), the same in every session."""
+    """Return the key of the job of a second measurement, the same in every session."""
     return f"finish|{book.path}|{key}|{attempt}"
 
 

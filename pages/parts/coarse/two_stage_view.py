@@ -115,7 +115,8 @@ def _offer_look(book: Ledger, key: str, source: Source) -> None:
     """Show that the first measurement was started: its progress, or access to its result.
 
     If this session started the measurement, its result opens at once. Otherwise a button opens the
-    result, unless other records were measured than the chosen ones: then an error is drawn.
+    result, unless other records were measured than the chosen ones. In this case, an error message
+    is shown.
     """
     job = ledger_state.look_job(book, key)
     if spend_form.running(job):

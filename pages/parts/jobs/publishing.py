@@ -49,7 +49,7 @@ def publish_tables(
     ----------
     source : "ledger" and "key" of a release, or "plan" and "file" of a rehearsal.
     fit : method of `engine.postprocess.publish`.
-    records : whether to draw synthetic records, and their number (None: the total of the tables).
+    records : whether to create synthetic records, and their number (None: the total of the tables).
     rule : parameters of the `QualityRule` that marks unreliable cells.
     files : kind of file, such as "csv" -> path; "levels" is the file of sums along code lists.
     checkpoint : folder in which an interrupted call leaves its results for the next call; removed
