@@ -1197,7 +1197,7 @@ def shares_norm(
     ----------
     reduced_workload : the workload after the elimination of attributes with uniform weights.
     roots : square roots of the weights of cells, shape (n,), for every class of equivalent
-        attributes; initial compositions are drawn near these weights.
+        attributes; initial compositions are sampled near these weights.
     deadline : time after which no round begins, on the clock of `planning_time`.
     """
     terms = (

@@ -126,7 +126,7 @@ class CenterBalance:
     def total_weights(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
         """Return the objective S at some centers, and for every tuned role a weight c of the total.
 
-        A role is a class of equivalent attributes. The center from `CenterProblem.optimal_center`
+        A role is a class of equivalent attributes.  The center from `CenterProblem.optimal_center`
         for c is best for the linear approximation of S at ``centers``, which maps roles to vectors
         of shape (n,).
 
