@@ -51,7 +51,7 @@ same coding and delta (seed 0), beside `weighted` (5 seeds):
                 epsilon     SWIFT       MST    weighted
     401ksubs        0.1      .312      .366        .271
     401ksubs          1     .0647     .0905       .0617
-    labsup          0.1     .0563     .0904       .0440
+    labsup          0.1     .0563     .0904       .0434
     labsup            1     .0150     .0398       .0081
 """
 
