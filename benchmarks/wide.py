@@ -12,14 +12,15 @@ Below them are complete plans, of all marginals up to 3-way of an attribute of 3
 of 2 and 18 cells, and of prefixes with these marginals. "MB" is the memory that a plan adds, and
 "release" the memory of a rehearsal and all its answers, divided by that of the answers.  The last
 rows are plans of windows on 3,650 and 10,000 cells with uniform and tuned centers, and plans of
-sums of queries on one or two wide attributes.  "noise" are the CPU seconds of a rehearsal of
-windows.
+sums of queries on one or two wide attributes.  "dense" are plans that need matrices of order n - 1.
+"noise" are the CPU seconds of a rehearsal of the first group.
 """
 
 from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,18 +122,25 @@ WINDOW_PLANS = (
     (10_000, 365, False),
 )
 PRODUCTS = ({"a": "prefix", "b": "range"}, {"a": "range", "b": "prefix"})
-# name, sizes of the attributes, and queries of every group on them
-SUM_PLANS: tuple[tuple[str, tuple[int, ...], tuple[Any, ...]], ...] = (
-    ("width 400, dense", (1_000,), (Width(400),)),
-    ("width 30 + prefix, dense", (1_000,), (Width(30), "prefix")),
-    ("width 30 + marginal, dense", (1_000,), (Width(30), "marginal")),
-    ("width 30 + range, dense", (1_000,), (Width(30), "range")),
-    ("width 7 + width 30, dense", (1_000,), (Width(7), Width(30))),
-    ("affine", (365, 101), ("affine",)),
-    ("abs", (365, 101), ("abs",)),
-    ("prefix x range + range x prefix", (365, 101), PRODUCTS),
-    ("prefix x range + range x prefix", (3_650, 12), PRODUCTS),
+WINDOW_PRODUCTS = ({"a": Width(30), "b": "marginal"}, {"a": "prefix", "b": "prefix"})
+Sizes = tuple[int, ...]  # numbers of cells of the attributes
+ONE_ATTRIBUTE: tuple[Sizes, ...] = ((1_000,), (3_650,), (10_000,))
+TWO_ATTRIBUTES: tuple[Sizes, ...] = ((1_000, 12), (3_650, 12), (10_000, 12))
+# name, sizes for which a plan is measured, and queries of every group
+SUM_PLANS: tuple[tuple[str, tuple[Sizes, ...], tuple[Any, ...]], ...] = (
+    ("width 30 + prefix", ONE_ATTRIBUTE, (Width(30), "prefix")),
+    ("width 30 + marginal", ONE_ATTRIBUTE, (Width(30), "marginal")),
+    ("width 365 + prefix", ((3_650,), (10_000,)), (Width(365), "prefix")),
+    ("width 400, dense", ((1_000,),), (Width(400),)),
+    ("width 30 + range, dense", ((1_000,),), (Width(30), "range")),
+    ("width 7 + width 30, dense", ((1_000,),), (Width(7), Width(30))),
+    ("affine", ((365, 101),), ("affine",)),
+    ("abs", ((365, 101),), ("abs",)),
+    ("prefix x range + range x prefix", ((365, 101), (3_650, 12)), PRODUCTS),
+    ("width 30 x all + prefix x prefix", TWO_ATTRIBUTES, WINDOW_PRODUCTS),
 )
+# largest number of cells for which a rehearsal of a plan in `SUM_PLANS` is measured
+MAX_NOISE_CELLS = 3_650
 
 
 def _measure_sum_plan(
@@ -217,25 +225,46 @@ def main() -> None:
             name = f"{mechanism}, {'marginals' if kind is None else f'marginals and {kind}'}"
             show(f"{name:35} | {seconds:>7.3f} {megabytes:>5.0f} {rmse:>9.4f} {ratio:>7}")
         show(
-            f"{'plan, querysmasher':33} {'cells':>9} {'centers':7} | {'s':>7} {'MB':>5}"
+            f"{'plan, querysmasher':33} {'cells':>11} {'centers':7} | {'s':>7} {'MB':>5}"
             f" {'rmse':>9} {'gap':>7} {'noise':>6}"
         )
-        plans = [
-            (f"width {width}", (n,), (Width(width),), centers, has_noise and centers == "uniform")
-            for n, width, has_noise in WINDOW_PLANS
-            for centers in ("uniform", "tuned")
-        ]
-        plans += [(name, sizes, groups, "uniform", False) for name, sizes, groups in SUM_PLANS]
-        for name, sizes, groups, centers, has_noise in plans:
-            seconds, megabytes, rmse, gap, noise = run_in_new_process(
-                _measure_sum_plan, sizes, groups, centers, has_noise
-            )
-            cells = " x ".join(f"{n:,}" for n in sizes)
-            drawn = "" if noise is None else f"{noise:.2f}"
-            show(
-                f"{name:33} {cells:>9} {centers:7} | {seconds:>7.3f} {megabytes:>5.0f}"
-                f" {rmse:>9.4f} {gap:>7.1e} {drawn:>6}".rstrip()
-            )
+        for n, width, has_noise in WINDOW_PLANS:
+            for centers in ("uniform", "tuned"):
+                draws = has_noise and centers == "uniform"
+                _show_plan(show, f"width {width}", (n,), (Width(width),), centers, draws)
+        for name, all_sizes, groups in SUM_PLANS:
+            draws = name.startswith("width 30 + ") and "dense" not in name
+            times = [
+                _show_plan(
+                    show, name, sizes, groups, "uniform", draws and sizes[0] <= MAX_NOISE_CELLS
+                )
+                for sizes in all_sizes
+            ]
+            if len(all_sizes) >= 3:
+                widths = [sizes[0] for sizes in all_sizes]
+                slope = np.polyfit(np.log(widths), np.log(times), 1)[0]
+                show(f"{name:33} exponent {slope:.2f}")
+
+
+def _show_plan(
+    show: Callable[[str], object],
+    name: str,
+    sizes: Sizes,
+    groups: tuple[Any, ...],
+    centers: str,
+    has_noise: bool,
+) -> float:
+    """Measure a plan in a new process, show its row, and return its CPU seconds."""
+    seconds, megabytes, rmse, gap, noise = run_in_new_process(
+        _measure_sum_plan, sizes, groups, centers, has_noise
+    )
+    cells = " x ".join(f"{n:,}" for n in sizes)
+    drawn = "" if noise is None else f"{noise:.2f}"
+    show(
+        f"{name:33} {cells:>11} {centers:7} | {seconds:>7.3f} {megabytes:>5.0f}"
+        f" {rmse:>9.4f} {gap:>7.1e} {drawn:>6}".rstrip()
+    )
+    return float(seconds)
 
 
 if __name__ == "__main__":

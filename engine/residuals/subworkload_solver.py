@@ -773,7 +773,11 @@ class SubworkloadSolver:
             Many subworkloads have the same terms.  Equal Grams are searched once, unless initial
             weights or recorded results may make their searches different.
             """
-            if self.recorded is not None or self.warm or isinstance(factor.matrix, Operator):
+            # `_matrix_free_solution` searches equal Grams without a matrix once
+            is_matrix_free = self._matrix_free_gram(factor, centers) is not None
+            if is_matrix_free or self.recorded is not None or self.warm:
+                return search(factor, centers)[0].bound
+            if isinstance(factor.matrix, Operator):
                 return search(factor, centers)[0].bound
             key = self._search(factor, centers).key
             if key not in self._inner_bounds:

@@ -7,7 +7,15 @@ from engine import Attribute, Budget, Schema, Width, Workload, plan
 from engine.errors import LimitExceeded
 from engine.mechanisms import forecast, load_plan
 from engine.release import measure
-from engine.residuals import DualProblem, Factor, Lift, Options, decomposition, operators
+from engine.residuals import (
+    DualProblem,
+    Factor,
+    Lift,
+    Options,
+    decomposition,
+    operators,
+    subworkload_solver,
+)
 from engine.residuals.basis import basis
 from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import WindowGram, WindowSpace, evaluate, solve
@@ -187,6 +195,21 @@ def test_plan_equals_plan_with_matrices(families, wide, monkeypatch):
         np.testing.assert_allclose(result.variances(number), variances, rtol=2e-3)
 
 
+def test_products_are_planned_without_matrices(wide, monkeypatch):
+    def refuse(factor):
+        raise AssertionError("a Gram was computed as a matrix")
+
+    # small tables would be solved by one dense search on both attributes
+    monkeypatch.setattr(subworkload_solver, "MAX_OPTIMAL_SEARCH_S", 0.0)
+    monkeypatch.setattr(decomposition.WindowSumFactor, "matrix", property(refuse))
+    monkeypatch.setattr(decomposition.DeferredFactor, "matrix", property(refuse))
+    others = ((Width(7), "marginal"), ("prefix", "prefix"), ("marginal", "marginal"))
+    result = plan_of(mixed_workload((), others=others), centers="uniform")
+    strategies = [s for axes, s in result.blocks[("a", "b")].factors if axes == (0,)]
+    assert all(isinstance(s, WindowMixStrategy) for s in strategies)
+    assert len(strategies) == 1
+
+
 # products that merge to one product, and products that do not
 PRODUCTS = [
     ((Width(7), "marginal"), ("prefix", "marginal")),
@@ -199,8 +222,6 @@ def test_products_equal_plan_with_matrices(others, wide, monkeypatch):
     workload = mixed_workload((), others=others)
     result, expected = plan_of(workload, centers="uniform"), dense_plan(workload, monkeypatch)
     assert result.weighted_rmse == pytest.approx(expected.weighted_rmse, rel=1e-5)
-    strategies = [s for axes, s in result.blocks[("a", "b")].factors if axes == ("a",)]
-    assert all(isinstance(s, WindowMixStrategy) for s in strategies)
 
 
 @pytest.mark.parametrize("families", MIXES)
