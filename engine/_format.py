@@ -226,8 +226,8 @@ def format_number(value: float) -> str:
     if not math.isfinite(value):
         return "unknown" if math.isnan(value) else "unbounded"
     size = abs(value)
-    # Each limit is the smallest number that rounds up to the next power of ten: 999.97 would be
-    # "1000.0" with one decimal, and is written as "1,000".
+    # 999.95, 99.995 and 0.9995 are the smallest numbers that round up to the next power of ten:
+    # 999.97 would be "1000.0" with one decimal, and is written as "1,000".
     if size >= 999.95:
         return f"{value:,.0f}"
     if size >= 99.995:

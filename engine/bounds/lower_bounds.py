@@ -199,7 +199,7 @@ class _IntervalNorm:
 
     @property
     def flops(self) -> float:
-        """Number of operations of a matrix product that is estimated to take as long as `at`."""
+        """Estimated time of one call of `at`, as the operations of a matrix product in this time."""
         return 1e4 * self.space.cells
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
@@ -228,7 +228,7 @@ class _LevelNorm:
 
     @property
     def flops(self) -> float:
-        """Number of operations of a matrix product that is estimated to take as long as `at`."""
+        """Estimated time of one call of `at`, as the operations of a matrix product in this time."""
         return 1e4 * sum(self.problem.tree.counts)
 
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:

@@ -1142,7 +1142,8 @@ class CompositionBound:
         returns.
         """
         cost_matrices = self.cost_matrices(slopes)
-        # A move adds -1 to the count of a value a, and 1 to the count of another value b.
+        # A move changes the value of one attribute from a to b: the number of attributes with value
+        # a falls by 1, and that with value b rises by 1.
         moves = np.array(
             [
                 np.eye(self.n)[b] - np.eye(self.n)[a]

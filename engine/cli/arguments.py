@@ -666,8 +666,8 @@ def _options_by_mechanism(
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
             f"Not every mechanism has the option {quote_public(unshared[0])}"
-            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for one mechanism, such as"
-            f" {mechanisms[0]}.{unshared[0]}=..., or give an option of all mechanisms:"
+            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for a mechanism that has it, as"
+            f" mechanism.{unshared[0]}=..., or give an option of all mechanisms:"
             f" {', '.join(_SHARED_OPTIONS)}."
         )
     return {mechanism: _parse_options(own) for mechanism, own in own_texts.items()}, shared

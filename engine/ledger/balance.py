@@ -133,8 +133,8 @@ class TotalDefinition:
                 "pure epsilon" if self.kind == "pure" else "pcost, rho, mu, or epsilon and delta"
             )
             raise LedgerError(
-                f"The unit of this dataset's total is {self.unit}, and the budget cannot be"
-                f" converted to it. Give the budget in {allowed}."
+                f"The unit of this dataset's total is {self.unit}, and a total cannot be"
+                f" converted to another unit. Give it in {allowed}."
             )
         return self.charge(budget.pcost, budget.pure_epsilon)
 

@@ -917,7 +917,24 @@ class Ledger:
                     " budget is spent. Free disk space, then repeat the same release of the same"
                     " records, which spends nothing."
                 ) from error
-            book, add = stack.enter_context(self._transaction(write=True))
+            try:
+                self._append_saved_row(result, receipt)
+            except LedgerError as error:
+                if isinstance(error.__cause__, sqlite3.Error):
+                    raise LedgerError(
+                        f"The result of key {key!r} may be missing in the ledger: {error} Its budget"
+                        " is spent. A repetition of the same release of the same records spends"
+                        " nothing."
+                    ) from error
+                raise
+        return result_file(self.path, key)
+
+    def _append_saved_row(self, result: Draft, receipt: Receipt) -> None:
+        """Append the row of a stored result, unless the ledger has it; for parameters see
+        `save_result`.
+        """
+        key = receipt.key
+        with self._transaction(write=True) as (book, add):
             spend_row, saved_row = book.spends.get(key), book.saved.get(key)
             # A row hash depends on all earlier rows, so the hash in a receipt is found only in the
             # ledger that issued the receipt.
@@ -942,7 +959,6 @@ class Ledger:
                     sha256=result.sha256,
                     size=result.size,
                 )
-        return result_file(self.path, key)
 
     def result_path(self, key: str) -> Path:
         """Verify size and SHA-256 of a saved result, and return the path of its file.

@@ -138,6 +138,14 @@ def create_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
+# what is known about the ledger after an error of SQLite, before and during COMMIT
+UNCHANGED = "The ledger was not changed."
+UNKNOWN = (
+    "The ledger may or may not have the new row. Make the same call again: it never charges a spend"
+    " twice."
+)
+
+
 @contextmanager
 def transaction(
     path: Path, *, write: bool, wait: float, new: bool = False
@@ -163,6 +171,7 @@ def transaction(
             " would grant the spent budget again. Create a new ledger only for records that were"
             " never released."
         )
+    state = UNCHANGED
     try:
         # mode=rw never creates a file: a missing ledger must not reappear empty
         uri = f"{path.as_uri()}?mode=rw"
@@ -190,9 +199,10 @@ def transaction(
             if not new:
                 _check_format(connection, path)
             yield connection
+            state = UNKNOWN if write else UNCHANGED
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise LedgerError(f"{_error_text(path, error)} This call spent nothing.") from error
+        raise LedgerError(f"{_error_text(path, error)} {state}") from error
     # if the file was replaced during the transaction, the new row was written to the old file,
     # which no program can open any more
     if write and _file_identity(path) != before:

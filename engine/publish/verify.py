@@ -658,7 +658,7 @@ class _Rows:
     def more(self) -> bool:
         """Return whether rows remain that `take` has not returned.
 
-        The rows are read and discarded, so `take` returns nothing afterwards.
+        Rows may be read and discarded, so `take` must not be called afterwards.
         """
         return any(map(len, self._rest)) or any(map(len, self._batches))
 

@@ -554,7 +554,7 @@ class _Tally:
                 # ``batch.columns`` may end with the column of persons, which has no encoder
                 for encoder, values, codes in zip(encoders, batch.columns, columns, strict=False):
                     name = encoder.attribute.name
-                    # hints are searched in counted attributes, not in the count column
+                    # hints are searched for in counted attributes, not in the count column
                     if name in self.column_index and name in self.schema:
                         # an error in the search for hints must not make the count fail
                         with suppress(Exception):

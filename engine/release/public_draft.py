@@ -462,7 +462,8 @@ class _Summary:
                 f" such as {self._quoted_examples('points')}. Add the attribute by hand and declare"
                 " its decimal sign"
             )
-        # a column of numbers with leading zeros contains codes, which become labels
+        # Numbers with leading zeros are codes. They become labels, unless a text may mean a missing
+        # value: such a column is refused.
         if (
             "number" in kinds
             and only_numbers_or_missing

@@ -1385,7 +1385,8 @@ def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
 def merged_factors(sub: Subworkload) -> list[Factors]:
     """Return the factors of the terms that `merge_terms` returns, without adding Grams.
 
-    A sum of Grams has the index of the first of them.
+    Each factor is a pair of axes and the index of a Gram.  If `merge_terms` has a sum of Grams in
+    this place, the index is that of the first Gram of the sum.
     """
     # Until all terms are merged, every sum of Grams has its own negative number, because it differs
     # from every other Gram.  ``first_index`` maps this number to the index of the first Gram.

@@ -193,7 +193,7 @@ class WindowTables(Operator):
         return padded.reshape(len(tables), quotients, gram.width)
 
     def _joined(self, by_remainder: Array) -> Array:
-        """Return the tables, shape (k, cells), that `_by_remainder` divided."""
+        """Return the tables, shape (k, cells), from their form in `_by_remainder`."""
         entries = math.prod(by_remainder.shape[1:])
         return by_remainder.reshape(-1, entries)[:, : self.halves.gram.cells]
 

@@ -146,11 +146,43 @@ def test_spend_on_full_disk_grants_nothing(ledger, monkeypatch):
         for attempt in range(1, 100):
             receipts.append(spend(ledger, attempt=attempt, pcost=0.001))
 
-    with pytest.raises(LedgerError, match=r"is full.*spent nothing"):
+    with pytest.raises(LedgerError, match=r"is full.*was not changed"):
         fill_up()
     monkeypatch.undo()
     rows = [row for row in Ledger(ledger.path).rows() if row.kind == "spend"]
     assert [row.hash for row in rows] == [receipt.hash for receipt in receipts] != []
+
+
+def test_error_while_result_is_saved_says_that_budget_is_spent(ledger, monkeypatch):
+    def fail(*_, **__):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    receipt = spend(ledger)
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.ledger.ledger.append", fail)
+        with pytest.raises(LedgerError) as raised:
+            ledger.save_result(receipt=receipt, content=b"noisy")
+    assert "budget is spent" in str(raised.value)
+    assert "spent nothing" not in str(raised.value)
+    assert ledger.unfinished() == {receipt.key}
+    assert ledger.save_result(receipt=receipt, content=b"noisy").read_bytes() == b"noisy"
+
+
+def test_error_of_commit_leaves_open_whether_row_was_written(ledger, monkeypatch):
+    class Broken(sqlite3.Connection):
+        def execute(self, statement, *values):
+            if statement != "COMMIT":
+                return super().execute(statement, *values)
+            super().execute(statement)
+            raise sqlite3.OperationalError("the folder could not be synced")
+
+    real = sqlite3.connect
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, **k, factory=Broken))
+        with pytest.raises(LedgerError, match="may or may not"):
+            spend(ledger)
+    assert not spend(ledger).fresh  # the row was written, and the repeated call charges nothing
+    assert ledger.status("adult").spent == 0.25
 
 
 def test_spend_with_refused_write_grants_nothing(ledger):

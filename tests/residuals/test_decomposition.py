@@ -331,7 +331,7 @@ def test_plan_rmse_ignores_order_of_groups():
     assert plan(one, budget).rmse == pytest.approx(plan(other, budget).rmse, rel=1e-6)
 
 
-def test_decompose_centers_and_labels_separate_equal_spaces():
+def test_equal_spaces_with_other_centers_or_labels_are_decomposed_separately():
     workload = Workload.all_ways(shapes.numeric(4, 4, 4), (1,), "prefix")
     centers = {"b": np.array([0.4, 0.3, 0.2, 0.1])}
     for options in ({"split": Split(centers=centers)}, {"labels": {"b": "b"}}):
