@@ -16,6 +16,7 @@ from engine.residuals import (
     operators,
     subworkload_solver,
 )
+from engine.residuals.alternating_search import AlternatingSearch
 from engine.residuals.basis import basis
 from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import WindowGram, WindowSpace, evaluate, solve
@@ -199,6 +200,8 @@ def test_products_are_planned_without_matrices(wide, monkeypatch):
     def refuse(factor):
         raise AssertionError("a Gram was computed as a matrix")
 
+    # the third lower bound of alternating searches uses matrices if it takes little time
+    monkeypatch.setattr(AlternatingSearch, "_product_bound", lambda _: 0.0)
     # small tables would be solved by one dense search on both attributes
     monkeypatch.setattr(subworkload_solver, "MAX_OPTIMAL_SEARCH_S", 0.0)
     monkeypatch.setattr(decomposition.WindowSumFactor, "matrix", property(refuse))
