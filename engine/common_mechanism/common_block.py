@@ -449,10 +449,11 @@ def dense_rows(block: Block) -> Array:
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * MAX_DENSE_COORDINATES[2]:
         raise LimitExceeded(
-            f"The plans measure {set_name(block.attributes)} with different strategies, whose "
-            f"common part needs matrices on {max(dimension, block.measurements):,} coordinates or "
-            f"rows. At most {2 * MAX_DENSE_COORDINATES[2]:,} are allowed. Use the same query "
-            "families on these attributes in every plan, or remove the attributes from one plan."
+            f"The plans measure {set_name(block.attributes)} with different strategies. Combining "
+            f"them needs a dense matrix of {block.measurements:,} rows and {dimension:,} columns. At "
+            f"most {2 * MAX_DENSE_COORDINATES[2]:,} rows and as many columns are allowed. Use the "
+            "same query families on these attributes in every plan, or remove the attributes from "
+            "one plan."
         )
     return _kronecker(
         block, [_residual_rows(s) for _, s in block.factors], [n - 1 for n in block.sizes]

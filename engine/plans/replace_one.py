@@ -47,8 +47,9 @@ MAX_STEPS = 2_000
 # of one best-first search together have at most as many entries, unless there are at most 20
 # bounds.
 MAX_ENTRIES = 1 << 24
-# The costs of all pairs of cells are computed for at most this number of cells, if all blocks
-# together have at most MAX_ENTRIES inner products of columns.
+# The cost of every pair of cells is computed only if the table on all attributes of the blocks has
+# at most this number of cells, and the number of blocks times cells^2 is at most MAX_ENTRIES.
+# Otherwise bounds on the costs are computed.
 MAX_PAIRED_CELLS = 512
 
 

@@ -541,6 +541,10 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
         contradict each other or the number of records.
     LimitExceeded
         The tables need more than `MAX_TABLE_BYTES` bytes, or a table has too many attributes.
+    SchemaError
+        The schema or an attribute set is not valid.
+    MemoryError
+        The tables do not fit in memory.
     Exception
         Any other exception shows that the file is damaged.
     """

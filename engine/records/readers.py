@@ -815,8 +815,8 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
     if unsupported:
         name, kind = next(iter(unsupported.items()))
         raise DataError(
-            f"the column {quote_public(name)} has the type {kind}; records must be texts, numbers"
-            " or dates. Cast the column to text in a view"
+            f"the column {quote_public(name)} has the type {kind}; values must be texts, numbers,"
+            " booleans or dates. Cast the column to text in a view"
         )
     if data.get_backend().name != "postgres":
         return data

@@ -575,7 +575,8 @@ class Subworkload:
     centers : center of every attribute, None for a uniform one.
     labels : one label per attribute.  Residual spaces with equal Grams share a subworkload only if
         the labels of their attributes are equal, so that a mechanism can treat labels differently.
-    complements : mapping from the positions of a pair's attributes to its complement (tuned split).
+    complements : mapping from the positions of two attributes to the `Complement` of this pair,
+        which a tuned split of the table into residual spaces uses; empty for other splits.
     spaces : for a union, the positions of the attributes of each of its residual spaces; empty for
         a single residual space.
     """

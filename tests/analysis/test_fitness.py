@@ -89,8 +89,8 @@ def test_budget_for_error_is_minimal(
     wanted = tolerance_for(result, share) * factor
     budget = check_budget(result, wanted, share)
     if name == "querysmasher":
-        # `check_budget` starts from the budget of its plan. The result does not depend on this
-        # budget.
+        # `budget_for` plans at another budget than that of ``result``. The smallest budget does not
+        # depend on the budget of the plan.
         assert budget == budget_for(WORKLOAD, wanted, share, name, **options)
 
 

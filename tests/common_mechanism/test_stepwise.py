@@ -137,8 +137,9 @@ def test_rehearsed_steps_are_unbiased_with_plan_variances():
 
 def test_look_answers_have_look_variances():
     measurements = [look(COMMON, RECORDS, rehearsal=True) for _ in range(REHEARSALS)]
-    answers = np.array([measurement.values(0) for measurement in measurements])
-    assert (answers.var(axis=0) / measurements[0].plan.variances(0)) == pytest.approx(
+    group = 0
+    answers = np.array([measurement.values(group) for measurement in measurements])
+    assert (answers.var(axis=0) / measurements[0].plan.variances(group)) == pytest.approx(
         1.0, abs=6 * np.sqrt(2 / REHEARSALS)
     )
 

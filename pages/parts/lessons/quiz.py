@@ -90,7 +90,8 @@ def questions(lesson: Lesson) -> None:
         )
         question = lesson.questions[number]
         key = f"{lesson.name}_{number}"
-        # The label of a radio is smaller than the feedback, which a class reads from afar.
+        # The question is drawn as text and not as the label of the radio, because a label is too
+        # small for a class to read from afar.
         st.markdown(f"**{question.text}**")
         st.radio(
             question.text,
