@@ -396,7 +396,7 @@ def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     assert not common.maximal
     assert ("a", "b") not in common.look.blocks
     test_look_and_residual_costs_sum_to_plan_cost(common)
-    with pytest.raises(LimitExceeded, match="6 coordinates"):
+    with pytest.raises(LimitExceeded, match="6 columns"):
         block_residual(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
 
