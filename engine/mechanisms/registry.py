@@ -47,7 +47,8 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     Parameters
     ----------
     text : content of the plan file.
-    untrusted : whether to reject a document that would need too much memory for its size.
+    untrusted : whether to reject a document that would need more memory than `MAX_JSON_MEMORY`, or
+        whose matrices have too many entries for the size of the file.
 
     Returns
     -------

@@ -638,13 +638,15 @@ class TradeoffSearch:
 
     Parameters
     ----------
+    workload : queries with their weights.
     goal : objective.
     split : decomposition of queries into residual spaces.
     labels : mapping from attribute to label.  Attributes with different labels get different
         strategies; see `ResidualMechanism.axis_labels`.
     solve : function that minimises the weighted sum of variances; see `Solve`.
     tell : progress callback with a fraction and a text.
-    deadline : time at which the search stops, on the clock of `planning_time`.
+    deadline : time after which no further plan is computed, on the clock of `planning_time`.  A
+        first plan is always computed.
     best_error : objective of another plan.  The search stops when its lower bound reaches this
         value.
     """

@@ -289,10 +289,10 @@ def index_ranges(
     ------
     low, high : bounds of one range ``low:high`` of queries.
     index : argument of `GroupVariance.at` that selects the queries ``low:high``.  It has one range
-        per family if at most `SLAB_ENTRIES` queries of the group contain the same query of the
-        first family.  The ranges can select further queries before ``low`` and after ``high``.
-        `slice_of_range` leaves these out.  Otherwise the index has one integer array per family,
-        and selects no further queries.
+        per family if each query of the first family belongs to at most `SLAB_ENTRIES` queries of
+        the group.  These ranges can also select queries before ``low`` and after ``high``, which
+        `slice_of_range` leaves out.  Otherwise the index has one integer array per family, and
+        selects the queries ``low:high`` only.
     """
     if not counts:
         yield start, stop, ()

@@ -503,7 +503,7 @@ def _all_answered(measurement: Measurement, number: int) -> bool:
 
 
 MAX_TABLE_ROWS = 2_000_000  # rows of a tables package, one per query
-# largest number of files in a package, without tables, matrices and weights
+# largest number of files in a package, not counting tables, matrices and weights
 OTHER_FILES = 20
 UNKNOWN = "not stated"
 # columns of tables: name -> (data type, description).  Descriptions are part of the files, which

@@ -51,6 +51,7 @@ import itertools
 import math
 import os
 import re
+import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -243,12 +244,12 @@ def spark_conditions(error: Exception) -> str:
 
     The names are separated by blanks. Unlike messages, they contain no values of records. A session
     that has ended has the name "closed", and a denied access to a file the name "permission". The
-    result is "" for exceptions that are not from Spark.
+    result is "" for exceptions that are not from Spark. While PySpark is loaded and no session is
+    active, every AttributeError counts as that of an ended session, because methods of an ended
+    session raise it.
     """
-    # methods of a session that has ended raise AttributeError
-    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(
-        error, AttributeError
-    ):
+    is_from_spark = type(error).__module__.split(".")[0] in ("pyspark", "py4j")
+    if not is_from_spark and not (isinstance(error, AttributeError) and "pyspark" in sys.modules):
         return ""
     if import_optional("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
         return "closed"

@@ -493,9 +493,10 @@ class SubworkloadSolver:
         """Return the query weights of a Gram that is solved without its matrix; None otherwise.
 
         With a uniform center, areas and the marginal are solved without a matrix by every method.
-        Other interval queries, windows, sums of windows and other queries (see `_network_gram`),
-        and the marginal with a tuned center are solved without a matrix by the method "optimal"
-        only, and only if the weights in ``recorded`` do not come from a search with a matrix.
+        The following are solved so by the method "optimal" only, and only if the weights in
+        ``recorded`` do not come from a search with a matrix: the marginal with a tuned center, all
+        other interval queries, and windows, alone or with prefixes, suffixes and the marginal (see
+        `_network_gram`).
         """
         if isinstance(factor, LevelFactor) and centers[0] is None:
             return factor.gram

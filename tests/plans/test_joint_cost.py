@@ -1,4 +1,4 @@
-"""Residual plans with a joint privacy cost, the maximum over cells of the summed costs."""
+"""Residual plans and HDMM unions with a joint privacy cost, the maximum of summed cell costs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def digest_of_tables(frame: pd.DataFrame, ways: int) -> str:
     return counting.digest(tables)
 
 
-def test_every_program_counts_equal_tables(records: Path) -> None:
+def test_engine_and_other_programs_count_equal_tables(records: Path) -> None:
     frame = pd.read_parquet(records)
     assert len(frame) == ROWS
     for ways in (2, 3):

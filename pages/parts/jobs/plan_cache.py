@@ -61,7 +61,8 @@ def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None)
     """Return the cached plan of this key; if absent, store and return the plan of ``make``.
 
     If several sessions request the same plan at the same time, ``make`` is called once and all of
-    them wait.
+    them wait. But a plan that is too large for the cache is not stored: each session then calls
+    ``make``.
 
     Parameters
     ----------

@@ -14,7 +14,8 @@ from engine.errors import EngineError
 _ADDRESS = re.compile(r"://|www\.|\w@")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 
-# Python argument in engine messages -> label of its field in the app, or a description
+# Python argument, argument=value or class in engine messages -> label of its field in the app, or
+# a description. {} in a label is replaced by the value.
 LABELS = {
     "SheetFile": "“Sheet of the workbook”",
     "centers=uniform": "“Split of totals: standard (uniform), as in the paper”",

@@ -116,7 +116,7 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
     session = open_step(path).set(budget_unit="rho", dataset="people")
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
-    # rho is half of pcost: the total is 1.0, of which 0.75 is spent
+    # The box shows rho, which is half of pcost: the total is pcost 1.0, of which 0.75 is spent.
     assert (box.value, box.min) == (0.5, 0.375)
     session.run(box.set_value(1.25))
     assert "name" in session.press("change_total").errors()  # no name of the person was entered

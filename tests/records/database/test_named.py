@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from engine.errors import DataError
-from engine.records.database import named_sources, named_table
+from engine.records.database import describe_error, named_sources, named_table
 from tests.records.mixed import FRAME, check
 
 
@@ -73,3 +74,10 @@ def test_invalid_source_settings_error_hides_secrets(
     monkeypatch.delenv("DP_WORKBENCH_SOURCES")
     assert named_sources() == ()
     assert "environment variable DP_WORKBENCH_SOURCES" in error_message()
+
+
+def test_attribute_error_without_spark_is_not_ended_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    assert describe_error(AttributeError("'NoneType' object has no attribute 'x'")) == ""

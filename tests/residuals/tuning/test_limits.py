@@ -263,7 +263,10 @@ def test_tuned_plan_cheap_full_domain_skips_tuning(monkeypatch):
 
 
 def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
-    """The full domain is used if its time is within the waiting time and the time left."""
+    """The full domain is used if it has few enough cells, and its time is within the waiting time.
+
+    The time left must suffice for half of the search and the steps after it.
+    """
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
     workload = three_families()
     spaces = tuple(decompose(workload).spaces)
