@@ -509,8 +509,8 @@ def is_unfinished(ledger: Ledger, key: str) -> bool:
     ------
     LedgerError
         The journal is readable and no run has locked it, but nothing was spent under ``key``.  Or
-        no intact result is saved, and the journal cannot be opened.  If the journal becomes readable again, the release can be
-        completed, so it does not count as lost.
+        no intact result is saved, and the journal cannot be opened.  If the journal becomes
+        readable again, the release can be completed, so it does not count as lost.
     """
     try:
         is_interrupted = journal_state(ledger.path, key) == INTERRUPTED
