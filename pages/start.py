@@ -7,6 +7,7 @@ import streamlit as st
 import demo_data
 from engine import figures
 from engine._format import pluralize
+from engine.analysis.ad_hoc_queries import add_truth
 from engine.mechanisms import plan
 from engine.release import measure
 from engine.workload import Levels, Schema, Workload, integer_bins
@@ -26,7 +27,7 @@ from pages.parts.start import project_file
 page_layout.require()
 
 WORDS = (
-    "**Schema**: columns and their possible values.  \n"
+    "**Schema**: columns and possible values.  \n"
     "**Workload**: counts to publish.  \n"
     "**Budget**: what they may reveal about a person."
 )
@@ -68,9 +69,10 @@ def demo_workload(name: str) -> Workload:
 
 @st.cache_resource(max_entries=1, show_spinner=False)
 def example() -> Any:
-    """Return the noisy answers of one table of the survey demo, from a rehearsal.
+    """Return noisy answers and true counts of one table of the survey demo, from a rehearsal.
 
-    The plan is that of the demo, so the answers have the errors that its preview shows.
+    The plan is that of the demo, so the answers have the errors that its preview shows.  The noise
+    is drawn anew at each start of the app, so that some pictures have intervals without the truth.
     """
     workload = demo_workload(EXAMPLE)
     state = history.RequestState(workload=workload, budget=history.DEFAULT_BUDGET)
@@ -80,7 +82,9 @@ def example() -> Any:
     )
     measurement = measure(example_plan, demo_data.tables()[EXAMPLE], rehearsal=True)
     number = [group.attributes for group in workload.groups].index((EXAMPLE_ATTRIBUTE,))
-    answers = measurement.answers(number)
+    answers = add_truth(
+        measurement.answers(number), example_plan, number, 0, demo_data.tables()[EXAMPLE]
+    )
     texts = integer_bins.query_texts(workload.schema.attributes, answers["query"])
     return answers.assign(query=texts)
 
@@ -164,7 +168,13 @@ with right:
         drawn = figures.answers_picture(example(), rehearsal=True)
         figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=EXAMPLE_HEIGHT)()
         budget = budgets.headline(history.DEFAULT_BUDGET, budgets.chosen_unit())
-        st.caption(escape_markdown(f"Survey demo at {budget}: days of TV news, cumulative."))
+        covered = example()["truth"].between(example()["low"], example()["high"])
+        st.caption(
+            escape_markdown(
+                f"Survey demo, {budget}: {covered.sum()} of {len(covered)} intervals contain the"
+                " truth (95% expected)."
+            )
+        )
     if st.button("Take a lesson", key="start_Take a lesson", width="stretch"):
         st.switch_page(page_layout.page("Learn").file)
 page_layout.footer(code=python_script.workload_script(request).text(), target=None)

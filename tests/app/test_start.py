@@ -102,8 +102,13 @@ def test_picture_has_the_errors_of_its_demo() -> None:
     array = drawn[0]["array"]
     ends = np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"])
     assert ends == pytest.approx(half_widths.tolist(), rel=1e-3)
-    assert "Survey demo at ε 1" in session.text()
+    assert "Survey demo, ε 1: " in session.text()
     assert "the file check and the release do" in session.text()
+    truth = next(trace for trace in chart["data"] if "error_y" not in trace)
+    array = truth["y"]
+    counts = np.frombuffer(base64.b64decode(array["bdata"]), array["dtype"])
+    assert counts[-1] == 944  # every record has at most 7 days
+    assert "of 8 intervals contain the truth" in session.text()
 
 
 def test_ways_that_replace_the_project_say_so() -> None:
