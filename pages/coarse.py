@@ -55,9 +55,9 @@ def choose_analyses() -> Script | None:
     """
     st.caption(
         escape_markdown(
-            "Two or more analyses, from coarse to fine,"
-            f" {candidates_form.settings_text(request_state)}"
-        )
+            f"Two or more, from coarse to fine. {candidates_form.settings_text(request_state)}"
+        ),
+        help=candidates_form.settings_help(request_state),
     )
     analyses = candidates_form.choose(request_state)
     split = candidates_form.split(analyses) if analyses is not None else None

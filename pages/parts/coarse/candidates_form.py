@@ -44,7 +44,10 @@ LEVELS, SIZES, COARSER, CENSUS, FILES = (
 # With at most this many attributes, 1-way and 2-way tables are selected by default. Pairs of more
 # attributes take long to plan.
 MAX_DEFAULT_ATTRIBUTES = 100
-UNIFORM_NOTE = ", with the standard (uniform) split"
+UNIFORM_NOTE = (
+    "The mechanism is the one chosen on Compare, but with the standard (uniform) split of totals"
+    " instead of the tuned one: only then do the analyses share measurements."
+)
 NO_SCHEMA = (
     "There is no schema yet. To continue, enter one on Schema, open a demo on Start, or use the"
     " census example or plan files."
@@ -210,11 +213,17 @@ def settings_text(request_state: RequestState) -> str:
     The coarse analyses of the census example have a smaller budget than the finest one.
     """
     if _kind(request_state) == FILES:
-        return "each with the budget and mechanism of its plan file."
-    subject = "the finest with" if _kind(request_state) == CENSUS else "each with"
-    note = UNIFORM_NOTE if request_state.with_uniform_centers is not request_state else ""
+        return "Each analysis: budget and mechanism of its plan file."
+    subject = "Finest analysis" if _kind(request_state) == CENSUS else "Each analysis"
     budget, title = budgets.in_words(request_state.budget), title_of(request_state.mechanism)
-    return f"{subject} {budget}, {title}{note} (from Compare)."
+    return f"{subject}: {budget}, {title}."
+
+
+def settings_help(request_state: RequestState) -> str | None:
+    """Return why the analyses have another split of totals than the plan; None if they do not."""
+    has_plan_files = _kind(request_state) == FILES
+    is_same = has_plan_files or request_state.with_uniform_centers is request_state
+    return None if is_same else UNIFORM_NOTE
 
 
 def _ways_field(schema: Schema) -> tuple[str, list[int], list[int]]:

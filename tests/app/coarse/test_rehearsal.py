@@ -22,6 +22,12 @@ from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
 
 
+def test_analyses_say_why_their_split_differs_from_compare() -> None:
+    (caption,) = (c for c in open_page().app.caption if "Each analysis" in c.value)
+    assert "standard (uniform) split" in caption.help
+    assert "standard" not in caption.value
+
+
 def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
     assert "There is no schema yet" in session.text()
@@ -31,7 +37,7 @@ def test_coarse_page_without_schema_offers_example() -> None:
     assert "schema = " in session.app.code[-1].value
     assert not session.errors()
     session.set(coarse_kind=candidates_form.FILES)
-    assert "each with the budget and mechanism of its plan file" in session.text()
+    assert "Each analysis: budget and mechanism of its plan file" in session.text()
     assert "Upload at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
     assert "choose at least two analyses" in session.text()
