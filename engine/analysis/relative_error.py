@@ -137,11 +137,16 @@ def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
     """Return a sentence with the smallest publishable count of each mechanism, best first.
 
     The standard error of every count is taken to be the RMSE of the mechanism.  Mechanisms without
-    a finite RMSE are left out.
+    a finite RMSE are left out.  If all of several mechanisms have
+    the same count, the sentence states this count once.
     """
+    finite = comparison.frame[comparison.frame["rmse"] < math.inf]
+    counts = [number(math.ceil(rmse / scale.publishable)) for rmse in finite["rmse"]]
+    if len(counts) > 1 and len(set(counts)) == 1:
+        return f"Smallest publishable count at the typical error: {counts[0]} for all mechanisms."
     words = [
-        f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
-        for _, row in comparison.frame[comparison.frame["rmse"] < math.inf].iterrows()
+        f"{title_of(str(label))} {count}"
+        for label, count in zip(finite["mechanism"], counts, strict=True)
     ]
     return f"Smallest publishable count at the typical error: {', '.join(words)}."
 

@@ -138,20 +138,21 @@ def _show_ties(request_state: RequestState, results: Comparison) -> None:
     if not tied or (cumulative is None and not figures.all_tied(results)):
         return
     left, right = st.columns([4, 1], vertical_alignment="center")
-    kind = "Plain tables" if cumulative is not None else "These queries"
-    proposal = " Try cumulative tables." if cumulative is not None else ""
-    left.info(
-        escape_markdown(f"{kind} are answered equally accurately by {', '.join(tied)}.{proposal}"),
-        icon="🟰",
-    )
+    if figures.all_tied(results):
+        text = "Nothing to choose here: all mechanisms are equally accurate. Keep the default."
+    else:
+        text = f"Plain tables are answered equally accurately by {', '.join(tied)}."
+    left.info(escape_markdown(text), icon="🟰")
     if cumulative is not None:
         buttons.button(
             "Use cumulative tables",
             _use_workload,
             cumulative,
             key="use_cumulative",
+            type="tertiary",
             place=right,
-            help="Counts up to each value of numeric attributes. Undo restores the plain tables.",
+            help="Mechanisms differ for counts up to each value of numeric attributes. Undo restores"
+            " the plain tables.",
         )
 
 
