@@ -130,11 +130,8 @@ def raise_weight(
     raised = tuple(
         replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups)
     )
-    # Screens number tables from 1.
-    number = group + 1
-    text = (
-        f"Weight of table {number} raised from {queries.weight:g} to {queries.weight * factor:g}."
-    )
+    name = table_names(request.workload)[group]
+    text = f"Weight of {name} raised from {queries.weight:g} to {queries.weight * factor:g}."
     workload = Workload(request.workload.schema, raised)
     return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 

@@ -141,7 +141,7 @@ def test_coarser_with_unknown_attribute_is_refused() -> None:
 
 def test_raise_weight_reduces_error_of_group() -> None:
     change = what_if.raise_weight(REQUEST, 6)
-    assert change.text.startswith("Weight of table 7 ")
+    assert change.text.startswith("Weight of age (range) ")
     assert [g.weight for g in change.request.workload.groups] == [1, 1, 1, 1, 1, 1, 8, 1, 1, 1]
     before, after = (plan(w, Budget(pcost=0.5)) for w in (WORKLOAD, change.request.workload))
     assert after.by_group()["rmse"][6] < before.by_group()["rmse"][6]
