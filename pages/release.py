@@ -77,8 +77,8 @@ def rehearse(plan: Plan) -> str:
         former = rehearsal_size.finished(plan)
         if former is None:
             st.info(
-                "No rehearsal of this plan here. It costs nothing. A reload of the page discards it;"
-                " the same seed gives the same numbers again.",
+                "Not rehearsed yet. A rehearsal costs nothing; a reload of the page discards it. The"
+                " same seed gives the same numbers again.",
                 icon="🎭",
             )
             return script

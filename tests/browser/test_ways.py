@@ -23,7 +23,7 @@ PAGE_TEXTS = {
     "Preview": "Typical error",
     "Compare": "Done: the results are below",
     "Coarse or fine": "What every option costs",
-    "Release": "No rehearsal of this plan",
+    "Release": "Not rehearsed yet",
     "Learn": "An attack, and why noise stops it",
     "Guide": "A census table",
 }

@@ -31,7 +31,7 @@ def test_release_page_starts_with_rehearsal_of_plan() -> None:
     assert "A new release needs a plan" in session.text()
     assert any(box.key == "ledger_path" for box in session.app.text_input)
     session.app.session_state["history"] = open_demo("survey", (1,)).app.session_state["history"]
-    assert "No rehearsal" in session.go("preview").go("release").text()
+    assert "Not rehearsed yet" in session.go("preview").go("release").text()
 
 
 def test_rehearsal_names_the_number_of_records_an_example_until_one_is_entered() -> None:
@@ -124,7 +124,7 @@ def open_rehearsal(**fields: object) -> Session:
 
 def test_rehearsal_shows_true_counts_beside_answers() -> None:
     session = open_demo("survey", (1,), page="release")
-    assert "No rehearsal" in session.text()
+    assert "Not rehearsed yet" in session.text()
     wait(session.set(rows=500).press("rehearse"))
     assert "REHEARSAL on simulated records" in session.text()
     assert "so the share on one page can differ from 95%" in session.text()
@@ -235,7 +235,7 @@ def test_former_rehearsal_is_shown_until_next_one() -> None:
     session = open_rehearsal()
     table = answers_on_page(session)
     session.set(rows=501)
-    assert "No rehearsal" not in session.text()
+    assert "Not rehearsed yet" not in session.text()
     assert "former rehearsal, with 500 records and seed 1" in session.text()
     pd.testing.assert_frame_equal(answers_on_page(session), table)
     wait(session.press("rehearse"))
