@@ -17,6 +17,7 @@ from pages.parts.preview import (
 from pages.parts.release import rehearsal_size, wizard
 from pages.parts.shell import figure_view, history, page_layout, python_script
 from pages.parts.shell.error_text import show_errors
+from pages.parts.workload import record_count_form
 
 page_layout.require()
 
@@ -52,6 +53,8 @@ if lesson := history.page_state().get("lesson_opened"):
         icon="🎓",
     )
 place = st.container()
+if request_state.schema is not None:
+    record_count_form.fill_in_demo_count(request_state.schema)
 plan = plans.plan_of(request_state)
 with place:
     plan_headline_view.headline(plan)

@@ -29,7 +29,8 @@ def headline(plan: Plan | None) -> None:
 def _numbers(plan: Plan) -> None:
     """Draw the typical error, the largest error and the gap to a lower bound.
 
-    With an expected record count, the share of publishable answers is drawn as well.
+    With an expected record count, the share of publishable answers is drawn as well; the text below
+    the field of this count says what publishable means.
     """
     best = error_targets_view.best(plan)
     _number(
@@ -56,15 +57,10 @@ def _numbers(plan: Plan) -> None:
         )
     if (scale := record_count_form.entered_scale()) is not None:
         share = analysis.quality_shares(plan, scale)[0]
-        _number(
-            "Publishable",
-            texts.percent(share, 0),
-            f"Answers with a coefficient of variation up to {scale.publishable:.0%},"
-            " for evenly spread records.",
-        )
+        _number("Publishable", texts.percent(share, 0))
 
 
-def _number(label: str, value: str, tooltip: str) -> None:
+def _number(label: str, value: str, tooltip: str | None = None) -> None:
     st.metric(label, value, help=tooltip, width="content")
 
 

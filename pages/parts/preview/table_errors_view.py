@@ -210,7 +210,7 @@ def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator, bool]:
             f" {texts.format_number(even_error)} counts**"
         )
         row = st.container(horizontal=True)
-        with row, st.popover("Data"):
+        with row, st.popover("Download errors"):
             _errors_of_all_groups(plan)
     elif group_levels:
         place, row = st.container(), st.container(horizontal=True)
@@ -228,7 +228,7 @@ def _draw_selected_group(plan: Plan) -> tuple[int, DeltaGenerator, bool]:
             if picture.note:
                 st.caption(escape_markdown(picture.note))
         row = st.container(horizontal=True)
-        with row, st.popover("Data"):
+        with row, st.popover("Download errors"):
             if axes_and_fixed is not None:
                 _error_table(plan, picture)
             _errors_of_all_groups(plan)

@@ -61,14 +61,20 @@ def why(plan: Plan, number: int, detail: DeltaGenerator, trial: DeltaGenerator) 
             figure_view.downloads(lambda: picture.table, name="why")
         place.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
     st.markdown(
-        "**Ways to reduce this error**",
-        help="Each button shows a change before you apply it. The numbers are the typical error of"
-        " this table, in counts; then follows the other table whose error rises most, if any does.",
+        "**Ways to reduce this error** (typical error of this table, in counts)",
+        help="Each button shows a change before you apply it. Behind the errors stands the other"
+        f" table whose error rises most, if any does.{_sum_text(plan.budget)}",
     )
     _ways(plan, number)
     with trial:
         show_deferred_error(TRIAL)
         _draw_trial(plan)
+
+
+def _sum_text(budget: Budget) -> str:
+    """Return the sentence that epsilons do not add up, if this is so for the chosen unit."""
+    is_sum = budget.pure_epsilon is not None or budgets.chosen_unit() != budgets.APPROX
+    return "" if is_sum else f" {budgets.SUM_NOTE}"
 
 
 def _query(plan: Plan, group: int) -> int | None:

@@ -71,7 +71,8 @@ STYLE = b"""<style>
 #root [data-testid=stHeader] button {pointer-events: auto}
 #root button[data-variant=pills][aria-pressed=true] {background: none}
 #root [data-testid=stFileUploaderDropzoneInstructions] * {white-space: normal; overflow: visible}
-#root .st-key-scale_records [data-testid^=stNumberInputStep] {display: none}
+#root .st-key-scale_records [data-testid^=stNumberInputStep],
+#root .st-key-scale_records [aria-label="Clear value"] {display: none}
 #root [data-testid=stSidebarHeader] {height: 2.5rem}
 #root [data-testid=stSidebarNav] {margin-top: 0}
 @media (min-width: 768px) {

@@ -8,9 +8,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine.analysis import NoiseScale
+from engine.workload import Schema
+from pages.parts.shell import demo_records
 from pages.parts.shell.error_text import show_errors
 
 RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_doubtful"
+FILLED_IN = "scale_demo"  # session key: file of the demo whose record count was filled in
 # Label, default in percent and session key of the largest CV of a publishable and of a doubtful
 # answer.
 LIMITS = (
@@ -27,8 +30,21 @@ PERCENT: dict[str, Any] = {
 }
 
 
+def fill_in_demo_count(schema: Schema) -> None:
+    """Enter the record count of the demo with this schema, once per project.
+
+    Nothing is entered for other schemas, or if the field has a value.
+    """
+    file = demo_records.file_of(schema)
+    if file is None or st.session_state.get(FILLED_IN) == file.name:
+        return
+    st.session_state[FILLED_IN] = file.name
+    if st.session_state.get(RECORDS) is None:
+        st.session_state[RECORDS] = demo_records.row_count(file)
+
+
 def count_field() -> None:
-    """Draw the field for the expected record count."""
+    """Draw the field for the expected record count, and a sentence on what the page does with it."""
     st.number_input(
         "Expected record count (public)",
         min_value=1,
@@ -36,6 +52,13 @@ def count_field() -> None:
         key=RECORDS,
         placeholder="such as 48,842",
         persist_state="session",
+    )
+    if not st.session_state.get(RECORDS):
+        st.caption("Shows which share of the answers is accurate enough to publish.")
+        return
+    percent = st.session_state.get(PUBLISHABLE, LIMITS[0][1])
+    st.caption(
+        f"Publishable: a coefficient of variation up to {percent:g}%, for evenly spread records."
     )
 
 

@@ -44,6 +44,8 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
         assert "What if: Raise ε from 4.887 to 7.287 (2 × the privacy cost)." in session.text()
         raised = next(b for b in session.app.button if b.key == "what_if_budget")
         assert "halves every variance" in raised.help
+        (heading,) = (m for m in session.app.markdown if "Ways to reduce" in m.value)
+        assert "Epsilons do not add up; privacy costs do." in heading.help
     tables = [d.value for d in session.app.dataframe]
     (frame,) = (t.set_index("errors in counts") for t in tables if "errors in counts" in t)
     assert frame["before"]["all tables, typical"] == pytest.approx(demo_plan().rmse)

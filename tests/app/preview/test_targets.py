@@ -105,6 +105,15 @@ def test_query_without_cells_needs_no_budget(session: Session) -> None:
     assert not session.errors()
 
 
+def test_record_count_of_a_demo_is_filled_in_once() -> None:
+    session = open_demo("survey")
+    assert session.app.number_input(key="scale_records").value == 944
+    assert "Publishable" in session.metrics()
+    session.set(scale_records=None).go("preview")
+    assert session.app.number_input(key="scale_records").value is None
+    assert "accurate enough to publish" in session.text()
+
+
 def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
     # the field is on the page before the form of a target is opened, and only once
     session.set(scale_records=50_000)
