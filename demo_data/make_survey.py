@@ -77,10 +77,10 @@ def survey_schema() -> Schema:
     """Public domain of the survey: answer cards, whole years of adult age, and round place sizes."""
     return Schema(
         [
-            Attribute.numeric("age", range(18, 101), integer=True),
+            Attribute.numeric("age", [*range(18, 100), 99], integer=True),
             Attribute.categorical("education", EDUCATION),
-            Attribute.numeric("household_income", [*INCOME_FROM, INCOME_END]),
-            Attribute.numeric("place_population_thousands", PLACE_EDGES),
+            Attribute.numeric("household_income", [*INCOME_FROM, INCOME_END], integer=True),
+            Attribute.numeric("place_population_thousands", PLACE_EDGES, integer=True),
             Attribute.of_size("tv_news_days", 8),
             Attribute.categorical("party", PARTY),
             Attribute.categorical("own_placement", PLACEMENT),

@@ -251,6 +251,13 @@ def test_all_attributes_are_read_back_below_grid() -> None:
     assert "· party: 7 values · " in text  # its labels are listed in the grid
 
 
+def test_schema_of_survey_demo_needs_no_advice() -> None:
+    text = open_demo_schema("survey").text()
+    assert "Read as: " in text
+    assert "Whole numbers only?" not in text
+    assert " cannot be " not in text
+
+
 def test_workload_names_columns_without_values() -> None:
     session = upload(Session(), "records.csv", b"age,sex\n31,F\n")
     set_edits(session, {"edited_rows": {1: {"values": "F | M"}}})
