@@ -512,7 +512,8 @@ def _change_text(before: float, after: float) -> str:
         return "removed"
     if not np.isfinite([before, after]).all() or before == 0.0:
         return ""
-    return "none" if abs(after / before - 1.0) < 5e-5 else f"{after / before - 1.0:+.1%}"
+    change = after / before - 1.0
+    return "none" if abs(change) < 5e-5 else f"{change:+.1%}".replace("-", "−")
 
 
 MAX_COSTLY_GROUPS = 5  # largest number of groups that are proposed for removal

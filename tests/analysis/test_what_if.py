@@ -217,7 +217,7 @@ def test_error_table_matches_plan_errors() -> None:
             ]
             assert table[side].tolist()[:4] == pytest.approx(expected, rel=1e-9)
         ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
-        assert table["change"].iloc[0] == f"{ratio:+.1%}"
+        assert table["change"].iloc[0] == f"{ratio:+.1%}".replace("-", "−")
 
 
 def test_error_table_of_unchanged_request_has_no_change() -> None:
@@ -253,7 +253,7 @@ def test_error_table_names_most_increased_table() -> None:
     ratios = after.by_group()["rmse"] / before.by_group()["rmse"]
     worst = int(ratios.argmax())
     assert table["errors in counts"].iloc[-1] == f"{table_names(workload)[worst]}, typical"
-    assert table["change"].iloc[-1] == f"{ratios[worst] - 1.0:+.1%}"
+    assert table["change"].iloc[-1] == f"{ratios[worst] - 1.0:+.1%}".replace("-", "−")
 
 
 @pytest.mark.parametrize("group", range(len(WORKLOAD.groups)))
