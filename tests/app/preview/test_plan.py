@@ -191,7 +191,7 @@ def test_conditions_on_one_attribute_have_different_names() -> None:
     session = open_preview(workload)
     tables = session.app.selectbox(key="group").options
     assert tables[1:] == ["2: 20 <= age < 40 (1 query)", "3: age >= 60 (1 query)"]
-    listed = next(d.value for d in session.app.dataframe if "queries" in d.value)["attributes"]
+    listed = next(d.value for d in session.app.dataframe if "RMSE" in d.value)["attributes"]
     assert sorted(listed) == ["20 <= age < 40", "age >= 60", "vote"]
     session.go("workload")
     listed = next(d.value for d in session.app.dataframe if "remove" in d.value)["attributes"]
