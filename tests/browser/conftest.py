@@ -53,6 +53,8 @@ PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn
 IGNORED_ERRORS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 CEILING = 1000 * waiting.CEILING  # milliseconds
 POLLING = 30  # milliseconds
+APPEARANCE = 5_000  # milliseconds in which the editor of a cell of a grid appears
+FIRST_ROW, ROW_HEIGHT = 54, 35  # pixels from the top of a grid to its first row, and of a row
 expect.set_options(timeout=CEILING)
 # Counts changes of the page, and requested and finished script runs from WebSocket messages (by the
 # field numbers of BackMsg and ForwardMsg). `waiting` is true if the page runs again on its own when
@@ -204,13 +206,34 @@ class Visit:
         """Type one text per row into the possible values in the grid of the Schema page."""
         self.settle()  # a run that still redraws the grid would drop the selection
         grid = self.page.get_by_test_id("stDataFrame").first
-        grid.click(position={"x": 400, "y": 54})  # the possible values of the first column
-        for text in texts:  # the key Enter selects the cell below
-            self.page.keyboard.press("Enter")
-            editor = self.page.locator("#portal textarea, #portal input").first
+        grid.click(position={"x": 400, "y": FIRST_ROW})  # the possible values of the first column
+        for row, text in enumerate(texts):  # the key Enter selects the cell below
+            editor = self._cell_editor(grid, row)
             editor.fill(text)
             with self.run():
                 editor.press("Enter")
+
+    def _cell_editor(self, grid: Locator, row: int) -> Locator:
+        """Open the selected cell of a grid by the key Enter; return the field for its text.
+
+        If the grid was drawn again, the cell may have lost the focus or the selection. A click then
+        opens the cell, or selects it so that Enter opens it.
+        """
+        editor = self.page.locator("#portal textarea, #portal input").first
+        self.page.keyboard.press("Enter")
+        if not self._appears(editor):
+            grid.click(position={"x": 400, "y": FIRST_ROW + ROW_HEIGHT * row})
+            if not self._appears(editor):
+                self.page.keyboard.press("Enter")
+        return editor
+
+    def _appears(self, element: Locator) -> bool:
+        """Return whether an element becomes visible within `APPEARANCE` milliseconds."""
+        try:
+            element.wait_for(timeout=APPEARANCE)
+        except PageTimeout:
+            return False
+        return True
 
     def press(self, name: str, *, exact: bool = False) -> None:
         """Press a button by its name."""
