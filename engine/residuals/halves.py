@@ -70,6 +70,21 @@ class Halves:
         last = math.sqrt(0.5) * (symmetric[:, :half] - antisymmetric)
         return np.concatenate([first, symmetric[:, half:], last[:, ::-1]], axis=1)
 
+    @staticmethod
+    def in_part(coordinates: Array, part: int, orders: Sequence[int]) -> list[Array]:
+        """Return the argument of `join` for k vectors that are in one part of the basis.
+
+        Parameters
+        ----------
+        coordinates : coordinates in this part, shape (k, order of the part).
+        part : index of the part.
+        orders : number of coordinates of every part.
+        """
+        return [
+            coordinates if i == part else np.zeros((len(coordinates), order))
+            for i, order in enumerate(orders)
+        ]
+
     def block(self, entries: Callable[[Index, Index], Array], part: int) -> Array:
         """Return the block of a matrix on one part of the basis.
 

@@ -164,10 +164,7 @@ class MixMatrices(StrategyMatrices):
         for part, (roots, U) in enumerate(pairs):
             for first in range(0, len(roots), step):
                 slab = roots[first : first + step, None] * U[:, first : first + step].T
-                coordinates = [
-                    slab if k == part else np.zeros((len(slab), len(V)))
-                    for k, (_, V) in enumerate(pairs)
-                ]
+                coordinates = halves.in_part(slab, part, [len(V) for _, V in pairs])
                 target = rows[start + first : start + first + len(slab)]
                 np.divide(halves.join(coordinates), np.sqrt(self.solution.dual), out=target)
             start += len(roots)

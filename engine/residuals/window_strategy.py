@@ -284,10 +284,7 @@ class WindowMatrices(StrategyMatrices):
             inverse, _ = dtrtri(factor, lower=1)
             for first in range(0, len(inverse), step):
                 slab = inverse[first : first + step]
-                coordinates = [
-                    slab if k == part else np.zeros((len(slab), len(f)))
-                    for k, f in enumerate(factors)
-                ]
+                coordinates = halves.in_part(slab, part, list(map(len, factors)))
                 if halves.relation is not None:
                     # One vector is left out of the first block. The coordinate of the rows for this
                     # vector is 0.
