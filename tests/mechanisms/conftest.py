@@ -27,6 +27,6 @@ def few_levels(request, monkeypatch):
 
 
 @pytest.fixture
-def wide_from_ten(monkeypatch):
+def wide_from_ten_cells(monkeypatch):
     """Treat attributes with ten or more cells as wide."""
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
