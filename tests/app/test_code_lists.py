@@ -131,7 +131,7 @@ def test_levels_have_weights_and_are_chosen() -> None:
     assert group.parts[1].family.to_dict() == Levels(["region", "work"], [4, 1]).to_dict()
     assert group.count == 2 * (2 + 6)
     session.set(group_names=["sex", "work"], own_work_levels_geography=[])
-    assert "No level is chosen" in session.errors()
+    assert "No level is selected" in session.errors()
 
 
 def test_second_code_list_is_chosen_for_all_tables() -> None:

@@ -144,7 +144,7 @@ def test_records_outside_folders_are_refused(session: Session, word: str) -> Non
     place = create_protected_files(find_folder(session))[word]
     session.press("New release").set(step=FILE).set(records_path=str(place))
     open_confirmation(session).set(again_1=True).set(confirmation="survey").press("release")
-    reasons = ("may only access", "Hidden", "does not end with")
+    reasons = ("outside the folders", "Hidden", "does not end with")
     assert any(reason in session.errors() for reason in reasons)
     assert (
         len([r for r in Ledger(find_folder(session) / "budget.csv").rows() if r.kind == "spend"])

@@ -142,7 +142,7 @@ def test_undo_first_discards_invalid_edit() -> None:
     before, state = session.studio, session.app.session_state
     rows = [*state[grid.BASE], dict.fromkeys(grid.ROW_KEYS, "") | {"values": "F | M"}]
     state[grid.REJECTED] = state[history.KEY].version, rows
-    state["trouble"] = {grid.PLACE: "Row 3: enter a column name"}
+    state["trouble"] = {grid.PLACE: "Row 3: the column name is missing"}
     state[grid.BASE] = None
     session.run(session.app)
     assert "Row 3" in session.errors()
@@ -171,7 +171,7 @@ def test_row_without_name_asks_for_column_name() -> None:
     schema, _, error = grid.schema_of_rows(None, rows)
     assert schema is not None
     assert schema.names == ("age",)
-    assert str(error) == "Row 2: enter a column name, or clear the row."
+    assert str(error) == "Row 2: the column name is missing. Enter it, or clear the row"
 
 
 def test_error_of_a_row_lists_the_other_invalid_rows() -> None:

@@ -112,5 +112,8 @@ def _compare_with_uniform(key: str, _request_state: RequestState, _plan: Plan) -
     if len(_plan.workload.groups) <= MAX_GROUPS:
         uniform = plans.quick_plan(_request_state.with_options(others))
     if uniform is None:  # Streamlit does not cache exceptions, so the next run tries again
-        raise NotApplicable("The plan with uniform centers takes long.")
+        raise NotApplicable(
+            "The workload has too many groups, or its plan with uniform centers takes too long."
+            " Compute the plan with uniform centers first."
+        )
     return analysis.single_groups_text(_plan, uniform)

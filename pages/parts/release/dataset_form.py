@@ -309,7 +309,9 @@ def spent(book: Ledger, key: str) -> Receipt:
     """Return the receipt of a spend; raises LedgerError if the ledger has none."""
     receipt = book.find(key)
     if receipt is None:
-        raise LedgerError("This release is not in the open ledger. Open the ledger it is in.")
+        raise LedgerError(
+            "The open ledger does not contain this release. Open the ledger that contains it."
+        )
     return receipt
 
 

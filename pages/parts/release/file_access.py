@@ -38,8 +38,8 @@ def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:
     place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):
         raise DataError(
-            f"The name {place.name} does not end with one of {', '.join(kinds)}. Give a file with one"
-            " of these endings."
+            f"The file name {place.name[:60]!r} does not end with one of {', '.join(kinds)}. Use a file"
+            " name with one of these endings."
         )
     below = next(
         (place.relative_to(folder) for folder in allowed_folders() if place.is_relative_to(folder)),
@@ -48,11 +48,12 @@ def allowed_path(text: str, kinds: tuple[str, ...] = ()) -> Path:
     if below is None:
         names = ", ".join(str(folder) for folder in allowed_folders())
         raise DataError(
-            f"The app may only access files in {names}. Set {VARIABLE} to allow more folders."
+            f"The file is outside the folders that the app may access: {names}. Use a file in one of"
+            f" them, or add its folder to the environment variable {VARIABLE} and restart the app."
         )
     if any(part.startswith(".") for part in below.parts):
         raise DataError(
-            "Hidden files and folders are not allowed. Use a name without a dot at its start."
+            "Hidden files and folders are not allowed. Use a path in which no name starts with a dot."
         )
     return place
 
@@ -85,5 +86,8 @@ def _absolute(text: str) -> Path:
     # The path is too long, contains an invalid character or an unknown home folder, or its links
     # form a loop.
     except (OSError, RuntimeError, ValueError):
-        raise DataError("This is not a valid file name. Use another one.") from None
+        raise DataError(
+            f"The path {text[:60]!r} is not valid, or the app may not read its folder. Use another"
+            " path."
+        ) from None
     return place

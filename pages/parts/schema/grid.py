@@ -143,7 +143,7 @@ def _attribute(row: Row, number: int) -> Attribute:
     """Return the attribute that row ``number`` describes; raise SchemaError if it is not valid."""
     name = row.get("name", "").strip()
     if not name:
-        raise SchemaError(f"Row {number}: enter a column name, or clear the row.")
+        raise SchemaError(f"Row {number}: the column name is missing. Enter it, or clear the row")
     try:
         return attribute_of_row(row)
     except SchemaError as error:

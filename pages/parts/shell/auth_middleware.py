@@ -166,7 +166,10 @@ def start_token() -> str:
     """
     names, address = config.get_option("server.allowedHosts"), config.get_option("server.address")
     if not names or any("*" in name for name in names):
-        raise SystemExit("server.allowedHosts must list every host of the app, without '*'.")
+        raise SystemExit(
+            "The setting server.allowedHosts is empty or contains '*'. List every host name of the"
+            " app, such as --server.allowedHosts dp.example.org."
+        )
     if address not in LOOPBACK and not set(names) - set(LOOPBACK):
         raise SystemExit(
             f"The app listens on {address}. Give the host name that people open, such as"

@@ -49,7 +49,8 @@ def find(name: str) -> bytes:
             os.utime(path)
             return text
     raise PlanError(
-        "This server does not have the plan of this address. Open a saved project on Start instead."
+        "This server does not have the plan to which this address refers. Open a saved project on"
+        " Start instead."
     )
 
 

@@ -106,7 +106,7 @@ def _levels(attribute: Attribute, key: str) -> Family:
         help="The number of areas is in brackets. The last level has the single codes.",
     )
     if not levels:
-        raise WorkloadError("No level is chosen. Choose at least one level.")
+        raise WorkloadError("No level is selected. Select at least one level.")
     chosen = tuple(level for level in areas if level in levels)
     weights = None
     if len(chosen) > 1 and st.checkbox("Weight per level", key=f"{key}_weighted"):
@@ -153,7 +153,10 @@ def _custom(key: str) -> Family:
             placeholder="age >= 30 and sex == 'F'\nage + hours <= 60",
             help=CONDITION,
         )
-        return Custom(predicates=nonblank_lines(text or ""))
+        conditions = nonblank_lines(text or "")
+        if not conditions:
+            raise WorkloadError("There is no condition yet. Write one condition per line.")
+        return Custom(predicates=conditions)
     file = st.file_uploader(
         "Query matrix (CSV or NumPy)",
         type=["csv", "npy"],
@@ -165,7 +168,7 @@ def _custom(key: str) -> Family:
         max_upload_size=MAX_FILE // 1_000_000,
     )
     if file is None:
-        raise WorkloadError("No matrix file yet. Upload one, or write conditions.")
+        raise WorkloadError("There is no matrix file yet. Upload one, or write conditions.")
     return Custom(matrix=read_matrix(file.getvalue(), PurePath(file.name).name))
 
 

@@ -207,7 +207,7 @@ def test_missing_or_forbidden_file_is_named_at_once(
     assert "there is none at this path" in session.text()
     assert next(b for b in session.app.button if b.key == "step_next").disabled
     monkeypatch.setenv("DP_WORKBENCH_FOLDERS", "")
-    assert "may only access" in session.set(records_path="/etc/none.csv").text()
+    assert "outside the folders" in session.set(records_path="/etc/none.csv").text()
     assert "there is none" not in session.set(records_path=SURVEY).text()
 
 

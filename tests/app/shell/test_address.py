@@ -99,7 +99,7 @@ def test_long_request_is_stored_under_short_name() -> None:
     for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{file.stem}", f"~{file.stem[:-1]}"):
         again = Session(plan=wrong)
         assert again.studio.workload is None
-        assert "does not have the plan" in again.errors()
+        assert "does not have the plan to which" in again.errors()
 
 
 def test_stored_requests_are_limited_in_number(

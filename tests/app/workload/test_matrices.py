@@ -81,7 +81,9 @@ def test_uploaded_matrix_needs_one_column_per_cell(
 ) -> None:
     session = open_workload("census", add_how="One table").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
-    assert "No matrix file" in session.errors()
+    assert "no matrix file" in session.errors()
+    assert "no condition" in session.set(joint_how="Conditions").errors()
+    session.set(joint_how="Matrix file")
     session.run(session.app.file_uploader(key="joint_file").upload(name, three_columns, ""))
     assert "3 columns" in session.errors()
     session.run(session.app.file_uploader(key="joint_file").upload(name, two_rows, ""))
