@@ -38,7 +38,9 @@ def test_bugs_fit_the_code_and_name_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("no such text", ""), ("class", "type"), ("__future__", "__future__")]
+    ("old", "new"),
+    [("no such text", ""), ("class", "type"), ("__future__", "__future__")],
+    ids=["absent text", "repeated text", "same text"],
 )
 def test_bug_with_unfit_patch_raises(old: str, new: str) -> None:
     with pytest.raises(ValueError, match="rewrite"):

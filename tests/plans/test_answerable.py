@@ -42,7 +42,13 @@ def random_rows(rng: np.random.Generator, rank: int, cells: int, spread: float) 
 
 
 @pytest.mark.parametrize(
-    "sizes", [*(pytest.param(s, marks=pytest.mark.full) for s in ((3,) * 7, (7,) * 4)), (6,) * 4]
+    "sizes",
+    [
+        (6,) * 4,
+        pytest.param((3,) * 7, marks=pytest.mark.full),
+        pytest.param((7,) * 4, marks=pytest.mark.full),
+    ],
+    ids=str,
 )
 def test_optimum_plan_answers_all_groups(sizes: tuple[int, ...]) -> None:
     workload = Workload.all_ways(domain(*sizes), (1, 2), "prefix")
@@ -52,60 +58,54 @@ def test_optimum_plan_answers_all_groups(sizes: tuple[int, ...]) -> None:
     # equal attributes have equal errors up to the gap of the search
     for _, group_rows in table.groupby("queries"):
         assert group_rows["rmse"].max() <= group_rows["rmse"].min() * 1.2
-    first, second = np.ones(sizes[-1]), np.tril(np.ones((sizes[-1],) * 2))
-    assert result.variance_of((result.schema.names[-1],), first) == pytest.approx(
-        result.variances(len(sizes) - 1)[-1]
-    )
-    assert math.isfinite(
-        result.variance_of(result.schema.names[-2:], np.outer(second[1], second[0]))
-    )
+    *_, before_last, last = result.schema.names
+    total = np.ones(sizes[-1])  # the last prefix
+    single_attributes = len(sizes)
+    last_prefix_variance = result.variances(single_attributes - 1)[-1]
+    assert result.variance_of((last,), total) == pytest.approx(last_prefix_variance)
+    one_cell = np.zeros(sizes[-2:])
+    one_cell[1, 0] = 1.0
+    assert math.isfinite(result.variance_of((before_last, last), one_cell))
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e4, 1e8])
 def test_explicit_variance_unmeasured_component_is_infinite(spread: float) -> None:
-    rng, sizes = np.random.default_rng(4), (4, 5, 60)
+    rng, sizes, cells = np.random.default_rng(4), (4, 5, 60), 1200
     schema = domain(*sizes)
+    rows = random_rows(rng, 40, cells, spread)
+    strategy = explicit_strategy(rows, sizes)
+    block = build_block(schema, [((0, 1, 2), strategy)])
+    measured = rng.normal(size=(6, 40)) @ (rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    unmeasured = rng.normal(size=(6, cells))
+    unmeasured -= (unmeasured @ strategy.span) @ strategy.span.T
+    norms = [np.linalg.norm(queries, axis=1, keepdims=True) for queries in (measured, unmeasured)]
+    unmeasured *= norms[0] / norms[1]
+    # An unmeasured component of 1e-5 of the norm counts; 1e-8 is treated as a rounding error.
+    queries = np.concatenate([measured, measured + 1e-5 * unmeasured, measured + 1e-8 * unmeasured])
+    expected = [False] * 6 + [True] * 6 + [False] * 6
     for scale in (1e-9, 1.0, 1e9):
-        rows = random_rows(rng, 40, 1200, spread)
-        strategy = explicit_strategy(rows, sizes)
-        block = build_block(schema, [((0, 1, 2), strategy)])
-        inside = rng.normal(size=(6, 40)) @ (rows / np.linalg.norm(rows, axis=1, keepdims=True))
-        outside = rng.normal(size=(6, 1200))
-        outside -= (outside @ strategy.span) @ strategy.span.T
-        outside *= np.linalg.norm(inside, axis=1, keepdims=True) / np.linalg.norm(
-            outside, axis=1, keepdims=True
-        )
-        queries = scale * np.concatenate([inside, inside + 1e-5 * outside, inside + 1e-8 * outside])
-        workload = Workload(schema).add(schema.names, Custom(queries))
-        variances = explicit_group_variance(workload.groups[0], block).values(0, 18)
-        # An unmeasured component of 1e-5 of the norm counts; 1e-8 is treated as a rounding error.
-        assert np.isinf(variances).tolist() == [False] * 6 + [True] * 6 + [False] * 6
-        for query, variance in zip(queries, variances, strict=True):
-            assert is_unmeasured(block, schema.names, query.reshape(sizes)) == math.isinf(variance)
+        workload = Workload(schema).add(schema.names, Custom(scale * queries))
+        variances = explicit_group_variance(workload.groups[0], block).values(0, len(queries))
+        assert np.isinf(variances).tolist() == expected
+        tables = (scale * queries).reshape(-1, *sizes)
+        assert [is_unmeasured(block, schema.names, table) for table in tables] == expected
 
 
 def test_explicit_variance_crossing_factors_matches_full_table() -> None:
     rng, schema = np.random.default_rng(7), domain(3, 4, 3, 2)
-    factors = [
-        ((2, 0), explicit_strategy(random_rows(rng, 4, 9, 1.0), (3, 3))),
-        ((1,), explicit_strategy(np.eye(4)[:2], (4,))),
-        ((3,), explicit_strategy(np.ones((1, 2)), (2,))),
-    ]
-    block = build_block(schema, factors)
-    span = np.einsum(
-        "abi,cj,dk->bcadijk",
-        factors[0][1].span.reshape(3, 3, 4),
-        factors[1][1].span,
-        factors[2][1].span,
-    )
+    # one factor on a2 and a0 of rank 4, one on a1 that measures two cells, one for the sum over a3
+    pair = explicit_strategy(random_rows(rng, 4, 9, 1.0), (3, 3))
+    two_cells = explicit_strategy(np.eye(4)[:2], (4,))
+    total = explicit_strategy(np.ones((1, 2)), (2,))
+    block = build_block(schema, [((2, 0), pair), ((1,), two_cells), ((3,), total)])
+    span = np.einsum("abi,cj,dk->bcadijk", pair.span.reshape(3, 3, 4), two_cells.span, total.span)
     span = span.reshape(72, -1)
-    inside = (rng.normal(size=(3, 4)) @ factors[0][1].rows).reshape(3, 3, 3).transpose(0, 2, 1)
-    pair = np.concatenate(
-        [np.einsum("qac,b->qabc", inside, np.eye(4)[1]), rng.normal(size=(2, 3, 4, 3))]
-    )
+    measured_pair = (rng.normal(size=(3, 4)) @ pair.rows).reshape(3, 3, 3).transpose(0, 2, 1)
+    measured = np.einsum("qac,b->qabc", measured_pair, np.eye(4)[1])
+    queries = np.concatenate([measured, rng.normal(size=(2, 3, 4, 3))])
     workload = (
         Workload(schema)
-        .add(("a0", "a1", "a2"), Custom(pair.reshape(5, -1)))
+        .add(("a0", "a1", "a2"), Custom(queries.reshape(5, -1)))
         .add(
             ("a2", "a3", "a1", "a0"),
             {"a2": Custom(np.eye(3)[:2]), "a3": "total", "a1": "prefix", "a0": "marginal"},
@@ -115,22 +115,17 @@ def test_explicit_variance_crossing_factors_matches_full_table() -> None:
         .add((), "total")
     )
     rows = np.concatenate(oracles.workload_rows(workload))
-    unmeasured = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1) > 1e-6 * np.linalg.norm(
-        rows, axis=1
-    )
+    outside_span = np.linalg.norm(rows - (rows @ span) @ span.T, axis=1)
+    unmeasured = outside_span > 1e-6 * np.linalg.norm(rows, axis=1)
     variances = [
         explicit_group_variance(group, block).values(0, group.count) for group in workload.groups
     ]
     np.testing.assert_array_equal(np.isinf(np.concatenate(variances)), unmeasured)
     assert 0 < unmeasured.sum() < len(unmeasured)
-    assert [is_table_unmeasured(block, names) for names in (("a1",), ("a2", "a0"), ())] == [
-        True,
-        True,
-        True,
-    ]
-    assert not is_table_unmeasured(
-        build_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",)
-    )
+    for names in (("a1",), ("a2", "a0"), ()):
+        assert is_table_unmeasured(block, names)
+    all_cells = build_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))])
+    assert not is_table_unmeasured(all_cells, ("a0",))
 
 
 def test_by_group_unmeasured_groups_are_infinite() -> None:
@@ -179,36 +174,36 @@ def test_plan_unanswered_weighted_query_is_refused(mechanism: str) -> None:
     schema = domain(4, 3, 5)
     workload = Workload(schema).add(("a0", "a1"), "marginal").add("a0", "marginal")
     laws = {m.name: m.laws for m in MECHANISMS}[mechanism]
-    result = plan(
-        workload, Budget(pcost=1.0) if "gaussian" in laws else Budget.pure(1.0), mechanism
-    )
+    budget = Budget(pcost=1.0) if "gaussian" in laws else Budget.pure(1.0)
+    result = plan(workload, budget, mechanism)
 
-    def with_group(family, **weights) -> Plan:
-        more = {"answered_by": (*result.answered_by, -1)} if hasattr(result, "answered_by") else {}
-        return replace(result, workload=workload.add("a2", family, **weights), **more)
+    def with_unmeasured_group(family, **weights) -> Plan:
+        more_workload = workload.add("a2", family, **weights)
+        if not hasattr(result, "answered_by"):
+            return replace(result, workload=more_workload)
+        # -1: no block answers the group
+        return replace(result, workload=more_workload, answered_by=(*result.answered_by, -1))
 
-    assert with_group("prefix", weight=0.0).rmse == math.inf
+    assert with_unmeasured_group("prefix", weight=0.0).rmse == math.inf
     # the answer of the first query is always 0
     one_of_two = Custom([[0, 0, 0, 0, 0], [1, 0, 0, 0, 0]])
-    assert math.isfinite(with_group(one_of_two, query_weights=[2.0, 0.0]).weighted_rmse)
-    for case in ({"weight": 1e-30}, {"query_weights": [1e-9, 0.0, 0.0, 0.0, 0.0]}):
+    zero_weight_of_unmeasured = with_unmeasured_group(one_of_two, query_weights=[2.0, 0.0])
+    assert math.isfinite(zero_weight_of_unmeasured.weighted_rmse)
+    for weights in ({"weight": 1e-30}, {"query_weights": [1e-9, 0.0, 0.0, 0.0, 0.0]}):
         with pytest.raises(Unanswered, match="group 2"):
-            with_group("prefix", **case)
+            with_unmeasured_group("prefix", **weights)
 
 
 @pytest.mark.parametrize("mechanism", ["optimum", "hdmm"])
-def test_plan_and_compare_tiny_weights_are_refused(mechanism: str) -> None:
-    tiny_weight = (
-        Workload(domain(6, 5, 4)).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=1e-30)
-    )
+def test_unanswered_group_of_tiny_weight_is_refused(mechanism: str) -> None:
+    answered = Workload(domain(6, 5, 4)).add(("a0", "a1"), "prefix")
+    tiny_weight = answered.add("a2", "prefix", weight=1e-30)
     with pytest.raises(Unanswered, match="group 1"):
         plan(tiny_weight, Budget(pcost=1.0), mechanism)
     (row,) = compare(tiny_weight, Budget(pcost=1.0), [mechanism]).to_dict("records")
     assert "group 1" in row["status"]
-    unweighted = (
-        Workload(tiny_weight.schema).add(("a0", "a1"), "prefix").add("a2", "prefix", weight=0.0)
-    )
-    assert math.isfinite(plan(unweighted, Budget(pcost=1.0), mechanism).weighted_rmse)
+    zero_weight = answered.add("a2", "prefix", weight=0.0)
+    assert math.isfinite(plan(zero_weight, Budget(pcost=1.0), mechanism).weighted_rmse)
 
 
 def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,17 +41,18 @@ def test_quadratic_forms_match_all_products() -> None:
     np.testing.assert_allclose(quadratic_forms(rows, half @ half.T), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("sets", [[(0, 1, 2)], [(2, 0, 1)]])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_squared_norms_of_products_match_listed_queries(sets, weighted, monkeypatch) -> None:
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)], ids=str)
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+def test_squared_norms_of_products_match_listed_queries(axes, weighted, monkeypatch) -> None:
     rng = np.random.default_rng(1)
+    # 7 queries on the first two axes, 5 on the last axis
     rows = [rng.normal(size=(7, 6)), rng.normal(size=(5, 4))]
     matrix, weights = rng.normal(size=(24, 9)), rng.uniform(0.5, 2.0, 9) if weighted else None
-    squares = []
-    for listed in (True, False):
-        set_listing(monkeypatch, listed=listed)
-        squares.append(squared_norms_of_products(rows, (2, 3, 4), sets, [matrix], weights))
-    np.testing.assert_allclose(squares[0], squares[1], rtol=1e-11)
+    set_listing(monkeypatch, listed=True)
+    expected = squared_norms_of_products(rows, (2, 3, 4), [axes], [matrix], weights)
+    set_listing(monkeypatch, listed=False)
+    squares = squared_norms_of_products(rows, (2, 3, 4), [axes], [matrix], weights)
+    np.testing.assert_allclose(squares, expected, rtol=1e-11)
 
 
 def mixed_workload() -> Workload:
@@ -61,16 +62,18 @@ def mixed_workload() -> Workload:
 
 
 @pytest.mark.parametrize(
-    ("work", "options"),
+    ("union_work", "options"),
     [
         (0, {}),
         (0, {"objective": "max"}),
-        *((work, {"centers": "tuned"}) for work in (0, 30_000, 6e7)),
+        (0, {"centers": "tuned"}),
+        (30_000, {"centers": "tuned"}),
+        (6e7, {"centers": "tuned"}),
     ],
-    ids=str,
+    ids=["uniform", "max", "tuned", "few unions", "all unions"],
 )
-def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", work)
+def test_plan_variances_match_listed_queries(union_work, options, monkeypatch) -> None:
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", union_work)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_MULTIPLICATIONS", 0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.MAX_PRODUCT_SEARCH_S", 0)
     result = (
@@ -78,14 +81,15 @@ def test_plan_variances_match_listed_queries(work, options, monkeypatch) -> None
         if "centers" in options
         else planned(*options.items())
     )
-    variances_by_method = []
-    assert bool(result.split.unions) == bool(work)
-    for listed in (True, False):
+    assert bool(result.split.unions) == bool(union_work)
+
+    def variances(*, listed: bool) -> list[np.ndarray]:
         set_listing(monkeypatch, listed=listed)
-        again = load_plan(result.to_json())
-        variances_by_method.append([again.variances(i) for i in range(len(again.workload.groups))])
-    for one, other in zip(*variances_by_method, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9)
+        loaded = load_plan(result.to_json())
+        return [loaded.variances(i) for i in range(len(loaded.workload.groups))]
+
+    for forms, expected in zip(variances(listed=False), variances(listed=True), strict=True):
+        np.testing.assert_allclose(forms, expected, rtol=1e-9)
 
 
 @functools.cache
@@ -109,8 +113,8 @@ def planned(*options: tuple[str, str]) -> Plan:
 def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> None:
     """Reused variances equal those of a plan that is read from a file, bit by bit."""
     result, budget = planned(*options.items()), Budget(pcost=pcost)
-    read = load_plan(at_budget(result, budget).to_json())
-    expected = read.by_group()
+    loaded = load_plan(at_budget(result, budget).to_json())
+    expected = loaded.by_group()
     with monkeypatch.context() as patch:
         patch.setattr(ResidualMechanism, "_solve", lambda *_: pytest.fail("solved"))
         patch.setattr(VarianceBuilder, "_separable_terms", lambda *_: pytest.fail("listed"))
@@ -118,31 +122,33 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
             group_variance.GroupVariance, "_sum_of_products", lambda *_: pytest.fail("summed")
         )
         patch.setattr(group_variance, "pareto_front", lambda _: pytest.fail("compared"))
-        again = at_budget(result, budget)
-        assert again.totals == read.totals
-        pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
-    assert again.to_json() == read.to_json()
-    assert [(b.noise, b.grid) for b in again.blocks.values()] == [
-        (b.noise, b.grid) for b in read.blocks.values()
-    ]
+        rescaled = at_budget(result, budget)
+        assert rescaled.totals == loaded.totals
+        pd.testing.assert_frame_equal(rescaled.by_group(), expected, check_exact=True)
+    assert rescaled.to_json() == loaded.to_json()
+    for space, block in loaded.blocks.items():
+        assert (rescaled.blocks[space].noise, rescaled.blocks[space].grid) == (
+            block.noise,
+            block.grid,
+        )
     for i in range(len(result.workload.groups)):
-        np.testing.assert_array_equal(again.variances(i), read.variances(i))
-    assert (again.certificate, again.statement) == (read.certificate, read.statement)
+        np.testing.assert_array_equal(rescaled.variances(i), loaded.variances(i))
+    assert (rescaled.certificate, rescaled.statement) == (loaded.certificate, loaded.statement)
 
 
 def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     """A matrix of all queries by all strategy rows would have 10^8 entries."""
-    lengths = []
+    attribute_counts = []
     forms = kronecker_rows.quadratic_forms
 
     def recorded_forms(rows, covariance):
-        lengths.append(len(rows))
+        attribute_counts.append(len(rows))  # one array of query rows for each attribute
         return forms(rows, covariance)
 
     monkeypatch.setattr(kronecker_rows, "quadratic_forms", recorded_forms)
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
-    assert 2 in lengths  # one array of query rows for each attribute
+    assert 2 in attribute_counts
 
 
 def workload_with_union(*, joint: bool) -> Workload:
@@ -171,152 +177,155 @@ def split_with_union(*, joint: bool) -> Split:
     )
 
 
-@pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("joint", [False, True], ids=["products", "joint queries"])
+@pytest.mark.parametrize("listed", [False, True], ids=["quadratic forms", "listed queries"])
 def test_union_group_variances_match_single_queries(joint, listed, monkeypatch) -> None:
     set_listing(monkeypatch, listed=listed)
-    workload = workload_with_union(joint=joint)
-    result = (
-        QuerySmasher(centers="tuned")
-        .candidate_plan(
-            workload, Budget(pcost=1.0), Limits(), np.inf, split_with_union(joint=joint)
-        )
-        .plan
-    )
+    workload, split = workload_with_union(joint=joint), split_with_union(joint=joint)
+    mechanism = QuerySmasher(centers="tuned")
+    candidate = mechanism.candidate_plan(workload, Budget(pcost=1.0), Limits(), np.inf, split)
+    result = candidate.plan
     assert result.split.unions
     for i, group in enumerate(workload.groups):
-        variances, shape = result.variances(i), group.sizes
         queries = joint_part(group)
-        order = [queries.axes.index(a) for a in range(len(shape))]
-        rows = (
-            queries.family.rows(queries.sizes)
-            .reshape(-1, *queries.sizes)
-            .transpose(0, *(1 + a for a in order))
-        )
-        np.testing.assert_allclose(
-            variances, [result.variance_of(group.attributes, row) for row in rows], rtol=1e-9
-        )
-        assert result.group_variance(i).total() == pytest.approx(variances.sum(), rel=1e-12)
-        assert result.group_variance(i).largest() == pytest.approx(variances.max(), rel=1e-12)
+        tables = queries.family.rows(queries.sizes).reshape(-1, *queries.sizes)
+        # the axes of a joint part may be in another order than those of the group
+        order = [1 + queries.axes.index(axis) for axis in range(len(group.sizes))]
+        tables = tables.transpose(0, *order)
+        expected = [result.variance_of(group.attributes, table) for table in tables]
+        np.testing.assert_allclose(result.variances(i), expected, rtol=1e-9)
+        assert result.group_variance(i).total() == pytest.approx(sum(expected), rel=1e-9)
+        assert result.group_variance(i).largest() == pytest.approx(max(expected), rel=1e-9)
 
 
 def test_union_variances_list_only_attributes_of_union(monkeypatch) -> None:
     """Of 30 x 60 x 7 queries, only those on the attribute in the union are listed."""
     workload = Workload(numeric(30, 60, 7, 2))
-    for names in itertools.chain.from_iterable(
-        itertools.combinations("abcd", k) for k in (1, 2, 3)
-    ):
-        workload = workload.add(
-            names,
-            {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names},
-        )
-    counts = []
+    families = {
+        "a": "prefix",
+        "b": "prefix",
+        "c": Custom(np.eye(7)),
+        "d": Custom(np.eye(2)),
+    }
+    for attributes in (1, 2, 3):
+        for names in itertools.combinations("abcd", attributes):
+            workload = workload.add(names, {name: families[name] for name in names})
+    listed_counts = []
 
     def recorded_joint_part(group):
-        counts.append(group.count)
+        listed_counts.append(group.count)
         return joint_part(group)
 
     monkeypatch.setattr(variance_builder, "joint_part", recorded_joint_part)
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert result.split.unions
+    unions = result.split.unions
     # rounding errors decide whether there is a second union (joint strategy)
-    assert set(result.split.unions) <= {("a", "d"), ("b", "d")}
+    assert unions
+    assert set(unions) <= {("a", "d"), ("b", "d")}
     assert np.isfinite(result.max_variance)
-    assert max(counts) <= max(
-        math.prod(workload.schema.sizes(names)) for names in result.split.unions
-    )
-    assert sum(counts) < 200 * len(
-        result.split.unions
-    )  # the queries of equal groups are listed once
-    assert all(
-        variance_seconds(workload, names, spaces) < 1e-3
-        for names, spaces in result.split.unions.items()
-    )
+    union_cells = [math.prod(workload.schema.sizes(names)) for names in unions]
+    assert max(listed_counts) <= max(union_cells)
+    # The queries of equal groups are listed once: at most d, a (or b) and their pair per union.
+    assert sum(listed_counts) < 200 * len(unions)
+    for names, spaces in unions.items():
+        assert variance_seconds(workload, names, spaces) < 1e-3
 
 
 def test_union_unmeasured_queries_have_infinite_variance(monkeypatch) -> None:
     """A union measures the span of the weighted queries.  Other queries have infinite variance."""
-    workload = (
-        Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
-    )
+    pair = ("a", "b")
+    workload = Workload(numeric(4, 3)).add(pair, "affine").add(pair, "marginal", weight=0.0)
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert result.split.unions
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
     set_listing(monkeypatch, listed=False)
-    assert [builder.measures_all(group) for group in workload.groups] == [False, False]
-    assert np.isfinite(builder.group(workload.groups[0]).values(0, 1)).all()
-    assert np.isinf(builder.group(workload.groups[1]).values(0, 12)).any()
+    sums, cells = workload.groups
+    # `measures_all` may be False for measured queries, but not True for others
+    assert [builder.measures_all(group) for group in (sums, cells)] == [False, False]
+    assert np.isfinite(builder.group(sums).values(0, 1)).all()
+    assert np.isinf(builder.group(cells).values(0, cells.count)).any()
 
 
 def test_incomplete_strategy_has_infinite_variances() -> None:
-    workload = (
-        Workload(numeric(4, 3)).add("a", Custom([[1, 0, 0, 0]])).add("a", "marginal", weight=0.0)
-    )
+    first_cell = Custom([[1, 0, 0, 0]])
+    workload = Workload(numeric(4, 3)).add("a", first_cell).add("a", "marginal", weight=0.0)
     result = plan(workload, Budget(pcost=1.0))
     builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=result.schema)
-    assert not builder.measures_all(workload.groups[1])
-    assert np.isinf(result.variances(1)).any()
+    _, marginal = workload.groups
+    assert not builder.measures_all(marginal)
+    assert np.isinf(builder.group(marginal).values(0, marginal.count)).any()
 
 
 def test_total_pcost_blocks_with_different_noise_are_separate() -> None:
     """Costs are computed once per class of equal strategy, noise and grid."""
     result = plan(Workload.all_ways(numeric(4, 4), (1,), "prefix"), Budget(pcost=1.0))
     block = result.blocks["a",]
-    several = [
-        block,
-        replace(block, noise=2.0 * block.noise),
-        replace(block, grid=2.0**10 * block.grid),
-    ]
-    several.append(replace(block, weights=np.full(block.factors[0][1].rows.shape[:1], 0.5)))
-    each = [b.pcost(result.max_records) for b in several]
-    assert len(set(each)) == 4
-    total = total_pcost({(str(i),): b for i, b in enumerate(several)}, result.max_records)
-    assert sum(each) <= total <= sum(each) * (1.0 + 1e-9)
+    ((_, strategy),) = block.factors
+    blocks = {
+        ("same",): block,
+        ("noise",): replace(block, noise=2.0 * block.noise),
+        ("grid",): replace(block, grid=2.0**10 * block.grid),
+        ("weights",): replace(block, weights=np.full(len(strategy.rows), 0.5)),
+    }
+    costs = [b.pcost(result.max_records) for b in blocks.values()]
+    assert len(set(costs)) == 4
+    total = total_pcost(blocks, result.max_records)
+    assert sum(costs) <= total <= sum(costs) * (1.0 + 1e-9)
 
 
 def test_variances_by_class_equal_groups_share_one_class() -> None:
     workload = Workload.all_ways(numeric(3, 3, 3, 3), (1, 2), "prefix")
     result = plan(workload, Budget(pcost=1.0), "querysmasher")
-    names = workload.schema.names
+    # attribute a has another center, and the pair (b, c) has the strategy of a single attribute
+    class_of_key = result.blocks.class_of_key | {("b", "c"): 0}
     assert isinstance(result.blocks, LazyBlocks)
-    other = replace(
-        result.blocks, class_of_key=dict(result.blocks.class_of_key) | {names[1:3]: 0}, _blocks={}
-    )
-    split = replace(result.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
-    class_of_group = variances_by_class(other, split, workload, lambda number: number)
-    pairs = {g.attributes: i for i, g in enumerate(workload.groups)}
-    assert len(class_of_group) == len(workload.groups)
-    # Attribute 0 has another center, and the pair (1, 2) has another strategy. The groups on this
-    # attribute and on this pair are therefore in separate classes.
-    classes = [[(0,)], [(1,), (2,), (3,)], [(0, 1), (0, 2), (0, 3)], [(1, 2)], [(1, 3), (2, 3)]]
-    for attribute_sets in classes:
-        members = [pairs[tuple(names[i] for i in places)] for places in attribute_sets]
-        assert {class_of_group[i] for i in members} == {members[0]}
-    assert [
-        result.group_variance(i) for i in range(len(workload.groups))
-    ] == result._group_variance_list
+    blocks = replace(result.blocks, class_of_key=class_of_key, _blocks={})
+    split = replace(result.split, centers={"a": np.array([0.5, 0.25, 0.25])})
+    # the "variances" of a class are the index of the first group of the class
+    first_of_class = variances_by_class(blocks, split, workload, lambda group: group)
+    assert len(first_of_class) == len(workload.groups)
+    classes: dict[int, list[str]] = {}
+    for group, first in zip(workload.groups, first_of_class, strict=True):
+        classes.setdefault(first, []).append("".join(group.attributes))
+    assert list(classes.values()) == [
+        ["a"],
+        ["b", "c", "d"],
+        ["ab", "ac", "ad"],
+        ["bc"],
+        ["bd", "cd"],
+    ]
+    variances = [result.group_variance(i) for i in range(len(workload.groups))]
+    assert variances == result._group_variance_list
 
 
-@pytest.mark.parametrize("limit", [0, 10_000])
-@pytest.mark.parametrize("counts", [(36, 10), (10, 36)])
-def test_largest_variance_avoids_slow_fronts(counts, limit, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("max_combinations", "compared_axes"),
+    [(0, [10, 36]), (10_000, [10])],
+    ids=["many combinations", "few combinations"],
+)
+@pytest.mark.parametrize("counts", [(36, 10), (10, 36)], ids=str)
+def test_largest_variance_avoids_slow_fronts(
+    counts, max_combinations, compared_axes, monkeypatch
+) -> None:
+    # the front of the axis with 36 queries is slow
     monkeypatch.setattr(group_variance, "MIN_SLOW_FRONT_POINTS", 20)
-    monkeypatch.setattr(group_variance, "MAX_COMPARED_COMBINATIONS", limit)
-    compared = []
+    monkeypatch.setattr(group_variance, "MAX_COMPARED_COMBINATIONS", max_combinations)
+    front_sizes = []
     front = group_variance.pareto_front
 
     def recorded_front(features):
-        compared.append(len(features[0]))
+        front_sizes.append(len(features[0]))
         return front(features)
 
     monkeypatch.setattr(group_variance, "pareto_front", recorded_front)
     rng = np.random.default_rng(0)
     terms = tuple(
         group_variance.VarianceTerm(
-            coefficient=k + 1.0, arrays=tuple(((p,), rng.random(n)) for p, n in enumerate(counts))
+            coefficient=coefficient,
+            arrays=tuple(((axis,), rng.random(n)) for axis, n in enumerate(counts)),
         )
-        for k in range(3)
+        for coefficient in (1.0, 2.0, 3.0)
     )
     variances = group_variance.GroupVariance(counts=counts, terms=terms)
     assert variances.largest() == variances.values(0, 360).max()
-    assert sorted(compared) == ([10, 36] if limit == 0 else [10])
+    assert sorted(front_sizes) == compared_axes
