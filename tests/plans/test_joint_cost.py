@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +26,6 @@ from engine.workload import Attribute, Custom, Schema, Workload
 from tests.oracles import explicit
 from tests.replay import campaign
 
-RNG = np.random.default_rng(33)
 SIZES = (5, 4)
 ROWS = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]])
 INTEGERS = np.random.default_rng(5).integers(-2, 3, (2, 20))
@@ -54,6 +55,18 @@ def explicit_pcost(result: Plan) -> float:
     return explicit(result).pcost
 
 
+def wrong_charges(
+    stages: Sequence[Any], final_plan: Plan, charge: float, *, tight: bool
+) -> list[campaign.Replayed]:
+    """Return the replays of a release whose true privacy cost does not fit the charge.
+
+    The true cost must be at most the charge; with ``tight``, it must also reach the charge.
+    """
+    rng = np.random.default_rng(33)
+    replays = campaign.replay("release", stages, final_plan, charge, tight=tight, rng=rng)
+    return [replayed for replayed in replays if replayed.wrong]
+
+
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("fractions", [False, True])
 @pytest.mark.parametrize(
@@ -71,14 +84,13 @@ def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget
 
 
 def test_joint_cost_lowers_error_by_root_of_summed_cost() -> None:
-    result = plan(custom(), Budget(1.0), cache=False)
-    before = load_plan(_summed_cost_file(result))
-    summed_pcost = total_pcost(result.blocks, result.max_records)
-    assert not before.joint
+    joint_plan = plan(custom(), Budget(1.0), cache=False)
+    summed_plan = load_plan(_summed_cost_file(joint_plan))
+    summed_pcost = total_pcost(joint_plan.blocks, joint_plan.max_records)
+    assert not summed_plan.joint
     assert summed_pcost > 1.03
-    assert result.weighted_rmse == pytest.approx(
-        before.weighted_rmse / math.sqrt(summed_pcost), rel=1e-6
-    )
+    expected = summed_plan.weighted_rmse / math.sqrt(summed_pcost)
+    assert joint_plan.weighted_rmse == pytest.approx(expected, rel=1e-6)
 
 
 def _summed_cost_file(result: Plan) -> str:
@@ -96,17 +108,16 @@ def _summed_cost_file(result: Plan) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_plan_file_joint_plan_round_trips(kind: str) -> None:
     result = plan(custom(), Budget(1.0), cache=False, **KINDS[kind])
-    again = load_plan(result.to_json())
-    assert again.to_json() == result.to_json()
-    assert (again.joint, again.pcost, again.certificate) == (
-        result.joint,
-        result.pcost,
-        result.certificate,
-    )
-    assert [b.noise for b in again.blocks.values()] == [b.noise for b in result.blocks.values()]
+    loaded = load_plan(result.to_json())
+    assert loaded.to_json() == result.to_json()
+    assert loaded.joint == result.joint
+    assert loaded.pcost == result.pcost
+    assert loaded.certificate == result.certificate
+    assert [b.noise for b in loaded.blocks.values()] == [b.noise for b in result.blocks.values()]
 
 
-def test_plan_file_even_cells_does_not_mention_joint() -> None:
+def test_plan_file_of_marginals_has_no_joint_flag() -> None:
+    # all cells of a marginal have equal costs, so that joint and summed cost are equal
     result = plan(Workload.all_ways(custom().schema, (1, 2), "marginal"), Budget(1.0))
     assert not result.joint
     assert "joint" not in json.loads(result.to_json())["solved"]
@@ -154,23 +165,22 @@ def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None
 
 def test_random_noise_has_error_above_certificate_bound() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
+    rng = np.random.default_rng(33)
     for _ in range(50):
         blocks = {
-            s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0))
-            for s, b in result.blocks.items()
+            space: dataclasses.replace(block, noise=block.noise * rng.uniform(0.3, 3.0))
+            for space, block in result.blocks.items()
         }
         other = dataclasses.replace(result, blocks=blocks, budget=Budget(1e6))
-        cost = cells_pcost(blocks, 1)
-        assert other.weighted_rmse * math.sqrt(cost) >= result.certificate.lower_bound
+        error_at_pcost_1 = other.weighted_rmse * math.sqrt(cells_pcost(blocks, max_records=1))
+        assert error_at_pcost_1 >= result.certificate.lower_bound
 
 
 def test_keep_joint_plan_limits_group_errors() -> None:
     workload = custom(fractions=True).add(["a"], Custom(matrix=ROWS), weight=0.3)
     uniform = plan(workload, Budget(1.0), cache=False)
     constrained = plan(workload, Budget(1.0), centers="tuned", keep=0.0, cache=False)
-    assert all(
-        a <= b * (1.0 + 1e-6) for a, b in zip(constrained.totals, uniform.totals, strict=True)
-    )
+    assert (np.array(constrained.totals) <= np.array(uniform.totals) * (1.0 + 1e-6)).all()
     assert constrained.certificate.lower_bound <= constrained.weighted_rmse
 
 
@@ -185,61 +195,50 @@ def test_replay_joint_plans_reach_their_charge() -> None:
     with campaign.no_noise():
         for budget in (Budget(1.0), Budget(1.0, rows_per_person=2)):
             result = plan(custom(), budget, cache=False)
-            for one in campaign.replay(
-                "custom", [result], result, result.pcost, tight=True, rng=RNG
-            ):
-                assert not one.wrong, one
+            assert wrong_charges([result], result, result.pcost, tight=True) == []
 
 
 def test_rehearsal_joint_plan_has_predicted_errors() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
-    frame = pd.DataFrame({"a": RNG.integers(0, 5, 300), "b": RNG.integers(0, 4, 300)})
-    truth = INTEGERS @ np.bincount(frame["a"] * 4 + frame["b"], minlength=20)
-    counts = count_marginals(frame, result.schema, [("a", "b")])
-    squares = [(measure(result, counts, rehearsal=True).values(0) - truth) ** 2 for _ in range(600)]
-    np.testing.assert_allclose(np.mean(squares, axis=0), result.variances(0), rtol=0.25)
+    rng = np.random.default_rng(33)
+    records = pd.DataFrame({"a": rng.integers(0, 5, 300), "b": rng.integers(0, 4, 300)})
+    counts = count_marginals(records, result.schema, [("a", "b")])
+    truth = INTEGERS @ counts["a", "b"].ravel()
+    errors = [measure(result, counts, rehearsal=True).values(0) - truth for _ in range(600)]
+    # a mean of 600 squares has a standard error of 6%
+    np.testing.assert_allclose(np.mean(np.square(errors), axis=0), result.variances(0), rtol=0.25)
 
 
 def test_coarse_or_fine_joint_plan_costs_nothing_extra() -> None:
     """The look and the residual of a chosen plan together cost what the plan alone costs."""
-    workload = custom()
-    plans = [
-        plan(workload, Budget(1.0), cache=False),
-        plan(workload.add(["a"], "prefix"), Budget(2.0), cache=False),
-    ]
-    common = coarse_or_fine(*plans)
-    assert plans[0].joint
+    joint_plan = plan(custom(), Budget(1.0), cache=False)
+    fine_plan = plan(custom().add(["a"], "prefix"), Budget(2.0), cache=False)
+    common = coarse_or_fine(joint_plan, fine_plan)
+    assert joint_plan.joint
     assert common.stretch == pytest.approx(1.0, abs=1e-6)
     assert CommonPlan.from_json(common.to_json()).spends == common.spends
     with campaign.no_noise():
-        for left, result in zip(common.residuals, common.options, strict=True):
-            for one in campaign.replay(
-                "choice",
-                [common.look, left],
-                result,
-                option_cost(result),
-                tight=result is plans[0],
-                rng=RNG,
-            ):
-                assert not one.wrong, one
+        for residual, option in zip(common.residuals, common.options, strict=True):
+            stages, charge = [common.look, residual], option_cost(option)
+            assert wrong_charges(stages, option, charge, tight=option is joint_plan) == []
 
 
 def test_cells_pcost_weighted_block_is_exact() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
     block = next(iter(result.blocks.values()))
-    weighted = dataclasses.replace(
-        block, weights=RNG.uniform(0.2, 1.0, [len(s.rows) for _, s in block.factors])
-    )
-    blocks: dict[object, Block] = {1: block, 2: weighted}
+    shape = [len(strategy.rows) for _, strategy in block.factors]
+    weights = np.random.default_rng(33).uniform(0.2, 1.0, shape)
+    weighted = dataclasses.replace(block, weights=weights)
+    blocks: dict[object, Block] = {"unweighted": block, "weighted": weighted}
     truth = float((block.cell_pcosts(1) + weighted.cell_pcosts(1)).max())
-    assert cells_pcost(blocks, 1) == pytest.approx(truth, rel=1e-6)
+    assert cells_pcost(blocks, max_records=1) == pytest.approx(truth, rel=1e-6)
 
 
 def test_joint_share_too_many_blocks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = plan(custom(), Budget(1.0), cache=False)
-    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in result.blocks.items()]
+    blocks = plan(custom(), Budget(1.0), cache=False).blocks
+    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in blocks.items()]
     assert joint_share(parts) < 0.97
-    monkeypatch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+    monkeypatch.setattr("engine.plans.blocks.MAX_JOINT", len(parts) - 1)
     assert joint_share(parts) == 1.0
 
 
@@ -263,25 +262,21 @@ def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: B
     result = union_plan(monkeypatch, budget)
     assert len(result.blocks) == 3
     assert result.joint
-    truth = explicit_pcost(result) * budget.rows_per_person**2
+    person_factor = budget.rows_per_person**2
+    truth = explicit_pcost(result) * person_factor
     assert truth <= result.pcost <= budget.pcost
     assert truth == pytest.approx(budget.pcost, rel=1e-4)
-    assert (
-        result.pcost
-        < 0.97 * total_pcost(result.blocks, result.max_records) * budget.rows_per_person**2
-    )
+    summed_pcost = total_pcost(result.blocks, result.max_records) * person_factor
+    assert result.pcost < 0.97 * summed_pcost
 
 
-def test_hdmm_laplace_union_spends_its_budget_and_lowers_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hdmm_laplace_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget.pure(0.5), queries=1)
     assert result.joint
     with campaign.no_noise():
-        for one in campaign.replay("union", [result], result, result.pcost, tight=True, rng=RNG):
-            assert not one.wrong, one
+        assert wrong_charges([result], result, result.pcost, tight=True) == []
     with monkeypatch.context() as patch:
-        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)  # then costs are added up
         summed = union_plan(monkeypatch, Budget.pure(0.5), queries=1)
     assert result.rmse < 0.99 * summed.rmse
 
@@ -289,42 +284,44 @@ def test_hdmm_laplace_union_spends_its_budget_and_lowers_error(
 def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget(1.0, neighbours="replace_one"))
     with campaign.no_noise():
-        for one in campaign.replay("union", [result], result, result.pcost, tight=False, rng=RNG):
-            assert not one.wrong, one
+        assert wrong_charges([result], result, result.pcost, tight=False) == []
 
 
 def test_hdmm_union_file_round_trips_and_changes_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget(1.0))
-    again = load_plan(result.to_json())
-    assert again.joint
-    assert (again.hash, again.pcost, again.rmse) == (result.hash, result.pcost, result.rmse)
-    assert again.to_json() == result.to_json()
-    other = at_budget(result, Budget(4.0))
-    assert other.joint
-    assert other.rmse == pytest.approx(result.rmse / 2, rel=1e-6)
+    loaded = load_plan(result.to_json())
+    assert loaded.joint
+    assert (loaded.hash, loaded.pcost, loaded.rmse) == (result.hash, result.pcost, result.rmse)
+    assert loaded.to_json() == result.to_json()
+    rescaled = at_budget(result, Budget(4.0))
+    assert rescaled.joint
+    assert rescaled.rmse == pytest.approx(result.rmse / 2, rel=1e-6)
 
 
 def test_older_file_of_hdmm_union_adds_up_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     result = union_plan(monkeypatch, Budget(1.0))
     with monkeypatch.context() as patch:
-        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)  # then costs are added up
         older = union_plan(monkeypatch, Budget(1.0))
     assert not older.joint
     assert older.hash == result.hash
     assert result.rmse < 0.99 * older.rmse
-    again = load_plan(older.to_json())
-    assert not again.joint
-    assert (again.pcost, again.rmse) == (older.pcost, older.rmse)
+    loaded = load_plan(older.to_json())
+    assert not loaded.joint
+    assert (loaded.pcost, loaded.rmse) == (older.pcost, older.rmse)
 
 
-@pytest.mark.parametrize("mark", [0.0, 2.0])
-def test_hdmm_union_forged_header_is_refused(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
+@pytest.mark.parametrize("joint_flag", [0.0, 2.0])
+def test_hdmm_union_forged_header_is_refused(
+    monkeypatch: pytest.MonkeyPatch, joint_flag: float
+) -> None:
     result = union_plan(monkeypatch, Budget(1.0))
-    header = result.matrices[0].copy()
-    header[3] = mark
-    text = dataclasses.replace(result, matrices=(header, *result.matrices[1:])).to_json()
+    header, *matrices = result.matrices
+    forged_header = header.copy()
+    forged_header[3] = joint_flag
+    forged = dataclasses.replace(result, matrices=(forged_header, *matrices))
     with pytest.raises(PlanError, match="fit"):
-        load_plan(text)
+        load_plan(forged.to_json())
 
 
 def test_joint_share_common_largest_cell_skips_elimination(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,4 +334,5 @@ def test_joint_share_common_largest_cell_skips_elimination(monkeypatch: pytest.M
     monkeypatch.setattr(
         "engine.plans.blocks.joint_sensitivity", lambda *_: pytest.fail("not necessary")
     )
-    assert joint_share([(space, b.factors, 1.0 / b.noise**2) for space, b in blocks.items()]) == 1.0
+    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in blocks.items()]
+    assert joint_share(parts) == 1.0

@@ -13,7 +13,6 @@ from engine.mechanisms.registry import MECHANISMS
 from engine.plans import replace_one
 from engine.plans.blocks import STD_PER_SCALE
 from engine.privacy import Budget
-from engine.privacy.budget import NEIGHBOURS
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
@@ -41,7 +40,7 @@ def first_plan(name, options, **unit):
     raise AssertionError(f"{name} has no plan")
 
 
-def columns(result):
+def scaled_rows(result):
     """Return the strategy rows divided by their noise, and whether the noise is Laplace.
 
     The rows have the shape (measurements, cells).
@@ -56,9 +55,18 @@ def columns(result):
     return np.concatenate(parts), blocks[0].law == "laplace"
 
 
-def cost(moved, in_l1):
-    """Return the pcost of answers that differ by ``moved``, in units of the noise scale."""
-    return float(np.abs(moved).sum() ** 2 if in_l1 else moved @ moved)
+def pcost_of_change(change, is_laplace):
+    """Return the pcost of answers that differ by ``change``, in units of the noise scale."""
+    return float(np.abs(change).sum() ** 2 if is_laplace else change @ change)
+
+
+def largest_pcost_of_added_row(rows, is_laplace):
+    return max(pcost_of_change(column, is_laplace) for column in rows.T)
+
+
+def largest_pcost_of_replaced_row(rows, is_laplace):
+    pairs = itertools.combinations(rows.T, 2)
+    return max(pcost_of_change(one - other, is_laplace) for one, other in pairs)
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -66,17 +74,18 @@ def test_rows_per_person_three_triples_error(name, options):
     one, three = first_plan(name, options), first_plan(name, options, rows_per_person=3)
     assert three.rmse == pytest.approx(3.0 * one.rmse, rel=1e-6)
     assert three.certificate.gap == pytest.approx(one.certificate.gap, abs=1e-6)
-    B, in_l1 = columns(three)
-    worst = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
-    assert 9.0 * worst <= three.pcost <= three.budget.pcost  # all rows in the worst cell
-    assert 9.0 * worst == pytest.approx(three.pcost, rel=1e-4)
+    B, is_laplace = scaled_rows(three)
+    # all 3 rows of a person may be in one cell, which costs 3^2 times as much as one row
+    worst = 9.0 * largest_pcost_of_added_row(B, is_laplace)
+    assert worst <= three.pcost <= three.budget.pcost
+    assert worst == pytest.approx(three.pcost, rel=1e-4)
     rng = np.random.default_rng(1)
     for _ in range(200):
-        rows = rng.integers(0, B.shape[1], 3)
-        assert cost(B[:, rows].sum(axis=1), in_l1) <= three.pcost
-    again = load_plan(three.to_json())
-    assert (again.hash, again.pcost, again.budget) == (three.hash, three.pcost, three.budget)
-    assert again.hash != one.hash
+        cells = rng.integers(0, B.shape[1], 3)
+        assert pcost_of_change(B[:, cells].sum(axis=1), is_laplace) <= three.pcost
+    loaded = load_plan(three.to_json())
+    assert (loaded.hash, loaded.pcost, loaded.budget) == (three.hash, three.pcost, three.budget)
+    assert loaded.hash != one.hash
 
 
 @pytest.fixture(params=["all pairs", "bound"])
@@ -94,18 +103,20 @@ def compares_all_pairs(request, monkeypatch):
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_replace_one_pcost_is_within_bound(name, options, compares_all_pairs):
     result = first_plan(name, options)
-    B, in_l1 = columns(result)
-    pairs = itertools.combinations(range(B.shape[1]), 2)
-    truth = max(cost(B[:, x] - B[:, y], in_l1) for x, y in pairs)
+    B, is_laplace = scaled_rows(result)
+    truth = largest_pcost_of_replaced_row(B, is_laplace)
     bound, worst = result.replace_one_pcost
     assert truth <= bound <= result.budget.replace_one_pcost
     assert worst.pcost <= truth * (1.0 + 1e-9)
-    cells = [
-        int(np.ravel_multi_index([p.get(n, 0) for n in SCHEMA.names], SCHEMA.sizes(SCHEMA.names)))
-        for p in (worst.first, worst.second)
-    ]
-    assert cost(B[:, cells[0]] - B[:, cells[1]], in_l1) == pytest.approx(worst.pcost, rel=1e-9)
-    if not in_l1:
+    sizes = SCHEMA.sizes(SCHEMA.names)
+    # attributes without measured queries are left out of the pair
+    first, second = (
+        np.ravel_multi_index([cell.get(name, 0) for name in SCHEMA.names], sizes)
+        for cell in (worst.first, worst.second)
+    )
+    stated_cost = pcost_of_change(B[:, first] - B[:, second], is_laplace)
+    assert worst.pcost == pytest.approx(stated_cost, rel=1e-9)
+    if not is_laplace:
         assert worst.pcost == pytest.approx(truth, rel=0.02)
         if compares_all_pairs:
             assert bound == pytest.approx(truth, rel=1e-4)
@@ -118,21 +129,23 @@ def test_replace_one_pcost_is_within_bound(name, options, compares_all_pairs):
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_replace_one_plan_is_within_budget(name, options, compares_all_pairs):
     result = first_plan(name, options, neighbours="replace_one", rows_per_person=2)
-    B, in_l1 = columns(result)
-    truth = 4.0 * max(
-        cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2)
-    )
+    B, is_laplace = scaled_rows(result)
+    # both rows of a person may move between the same two cells, which costs 2^2 times as much
+    truth = 4.0 * largest_pcost_of_replaced_row(B, is_laplace)
     assert truth <= result.pcost <= result.budget.pcost
     # the cost of a plan is an upper bound, which is exact only if all pairs of cells are compared
-    least_share = 0.5 if name == "gaussian" else 0.85
-    if compares_all_pairs:
+    if is_laplace:
+        least_share = 0.2
+    elif compares_all_pairs:
         least_share = 1.0 - 1e-4
-    assert truth >= result.pcost * (0.2 if in_l1 else least_share)
+    else:
+        least_share = 0.5 if name == "gaussian" else 0.85
+    assert truth >= result.pcost * least_share
     assert result.certificate.gap == math.inf
     assert "No bound" in result.certificate.statement
 
 
-@pytest.mark.parametrize("impossible", [(), ["a == 0 and b == 0"]])
+@pytest.mark.parametrize("impossible", [(), ["a == 0 and b == 0"]], ids=["all cells", "impossible"])
 @pytest.mark.parametrize("name", ["querysmasher", "residualplanner+", "identity"])
 def test_replace_one_uncounted_record_is_within_budget(name, impossible):
     """If most of the budget goes to the total, adding a record costs more than replacing one."""
@@ -142,14 +155,13 @@ def test_replace_one_uncounted_record_is_within_budget(name, impossible):
         .add(("a", "b"), weight=1e-3)
     )
     result = plan(workload, Budget(1.0, neighbours="replace_one"), name, cache=False)
-    B, in_l1 = columns(result)
-    removed = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
-    pairs = max(
-        cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2)
-    )
-    assert max(removed, pairs) <= result.pcost <= result.budget.pcost
-    assert removed <= result.replace_one_pcost.bound
-    assert name == "identity" or removed > pairs
+    B, is_laplace = scaled_rows(result)
+    added = largest_pcost_of_added_row(B, is_laplace)
+    replaced = largest_pcost_of_replaced_row(B, is_laplace)
+    assert max(added, replaced) <= result.pcost <= result.budget.pcost
+    assert added <= result.replace_one_pcost.bound
+    if name != "identity":
+        assert added > replaced
 
 
 def test_budget_files_omit_default_unit_and_round_trip():
@@ -167,11 +179,7 @@ def test_budget_files_omit_default_unit_and_round_trip():
         assert budget.of_person(budget.row_pcost) == pytest.approx(budget.pcost, rel=1e-15)
 
 
-def test_neighbours_have_two_kinds():
-    assert NEIGHBOURS == ("add_remove", "replace_one")
-
-
-@pytest.mark.parametrize("rows", [0, -1, 1.0, 2.5, True, "3", None, 10**7])
+@pytest.mark.parametrize("rows", [0, -1, 1.0, 2.5, True, "3", None, 10**7], ids=repr)
 def test_budget_invalid_rows_per_person_is_refused(rows):
     with pytest.raises(BudgetError, match="from 1"):
         Budget(1.0, rows_per_person=rows)
@@ -195,23 +203,24 @@ def plans_by_way(**unit):
 
 
 def test_coarse_or_fine_uses_privacy_unit():
-
     one, three = coarse_or_fine(*plans_by_way()), coarse_or_fine(*plans_by_way(rows_per_person=3))
     assert three.saved == pytest.approx(one.saved, rel=1e-6)
     assert three.look.budget.rows_per_person == 3
-    for look, rest in three.spends:
-        assert look + rest <= 1.0
+    for look_pcost, residual_pcost in three.spends:
+        assert look_pcost + residual_pcost <= 1.0
     assert three.look.pcost <= three.look.budget.pcost
     assert three.look.rmse == pytest.approx(3.0 * one.look.rmse, rel=1e-6)
-    B, _ = columns(three.look)
-    left = columns(three.residuals[1])[0]
-    both = np.concatenate([B, left])
+    _, fine_residual = three.residuals
+    _, fine_spends = three.spends
+    stages = np.concatenate([scaled_rows(stage)[0] for stage in (three.look, fine_residual)])
     # all 3 rows of a person may be in one cell, which costs 3^2 times as much as one row
-    assert 9.0 * max(cost(both[:, x], False) for x in range(both.shape[1])) <= sum(three.spends[1])
+    assert 9.0 * largest_pcost_of_added_row(stages, is_laplace=False) <= sum(fine_spends)
 
 
 def test_coarse_or_fine_unsuitable_privacy_units_are_refused():
+    coarse, _ = plans_by_way()
+    _, fine_of_three_rows = plans_by_way(rows_per_person=3)
     with pytest.raises(PlanError, match="different"):
-        coarse_or_fine(plans_by_way()[0], plans_by_way(rows_per_person=3)[1])
+        coarse_or_fine(coarse, fine_of_three_rows)
     with pytest.raises(PlanError, match="replace"):
         coarse_or_fine(*plans_by_way(neighbours="replace_one"))

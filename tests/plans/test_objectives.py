@@ -56,7 +56,7 @@ def test_mechanisms_for_goal_covers_all_pairs():
 @pytest.mark.parametrize(("shape", "mechanism", "goal"), list(every_mechanism_case()))
 def test_plan_achieved_objective_matches_matrices(mechanism, shape, goal):
     result = cached_plan(mechanism, shape, **goal)
-    plain = cached_plan(mechanism, shape, "sum")
+    sum_plan = cached_plan(mechanism, shape, "sum")
     explicit = oracles.Explicit(result)
     assert explicit.pcost <= result.pcost <= 1.0
     for i, W in enumerate(oracles.workload_rows(result.workload)):
@@ -64,33 +64,32 @@ def test_plan_achieved_objective_matches_matrices(mechanism, shape, goal):
             result.variances(i), explicit.variances(W), rtol=1e-8, atol=1e-12
         )
     assert result.achieved == pytest.approx(value_of(result, **goal), rel=1e-8)
-    assert result.achieved <= value_of(plain, **goal) * (1 + SLACK)
+    assert result.achieved <= value_of(sum_plan, **goal) * (1 + SLACK)
     certificate = result.certificate
     assert 0 < certificate.lower_bound <= result.achieved * (1 + SLACK)
-    assert certificate.gap == pytest.approx(
-        result.achieved / certificate.lower_bound - 1, abs=1e-12
-    )
-    assert (
-        "largest standard error" if goal["objective"] == "max" else "power 3"
-    ) in certificate.statement
+    gap = result.achieved / certificate.lower_bound - 1
+    assert certificate.gap == pytest.approx(gap, abs=1e-12)
+    objective_text = "largest standard error" if goal["objective"] == "max" else "power 3"
+    assert objective_text in certificate.statement
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("all_mechanisms", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "all_mechanisms",
+    [False, pytest.param(True, marks=pytest.mark.full)],
+    ids=["half", "all mechanisms"],
+)
 def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal):
     """All these mechanisms measure the same residual spaces, so a bound of one holds for all."""
     names = [m.name for m in RESIDUAL] if all_mechanisms else mechanisms_for(shape, goal)
     plans = [cached_plan(name, shape, **goal) for name in names]
-    best = min(
-        value_of(p, **goal)
-        for p in (*plans, *(cached_plan(m.name, shape, "sum") for m in RESIDUAL))
-    )
+    sum_plans = [cached_plan(m.name, shape, "sum") for m in RESIDUAL]
+    best = min(value_of(p, **goal) for p in (*plans, *sum_plans))
     for result in plans:
         assert result.certificate.lower_bound <= best * (1 + SLACK)
-    assert cached_plan("querysmasher", shape, **goal).certificate.gap <= (
-        1e-2 if goal["objective"] == "max" else 1e-4
-    )
+    max_gap = 1e-2 if goal["objective"] == "max" else 1e-4
+    assert cached_plan("querysmasher", shape, **goal).certificate.gap <= max_gap
 
 
 def contributions(result):
@@ -125,45 +124,49 @@ def test_budget_shares_match_generic_solver(mechanism, shape, goal):
     result = cached_plan(mechanism, shape, **goal)
     # the variances of the queries are P @ (noise variances of the blocks)
     P, weights = contributions(result)
-    x = np.log([b.noise**2 for b in cached_plan(mechanism, shape, "sum").blocks.values()])
+    sum_plan = cached_plan(mechanism, shape, "sum")
+    logs = np.log([block.noise**2 for block in sum_plan.blocks.values()])
 
     if goal["objective"] == "max":
-        start = np.append(x, math.log((P @ np.exp(x)).max()))
-        limits = [
-            {
-                "type": "ineq",
-                "fun": lambda y: y[-1] - np.log(np.maximum(P @ np.exp(y[:-1]), 1e-300)),
-            },
-            {"type": "ineq", "fun": lambda y: -math.log(np.exp(-y[:-1]).sum())},
-        ]
-        options = {"maxiter": 2000, "ftol": 1e-14}
-        solved = scipy.optimize.minimize(
-            lambda y: y[-1], start, method="SLSQP", constraints=limits, options=options
+        # the last variable is the logarithm of the largest variance
+        def variances_below_largest(x):
+            return x[-1] - np.log(np.maximum(P @ np.exp(x[:-1]), 1e-300))
+
+        def pcost_below_1(x):
+            return -math.log(np.exp(-x[:-1]).sum())
+
+        solution = scipy.optimize.minimize(
+            lambda x: x[-1],
+            np.append(logs, math.log((P @ np.exp(logs)).max())),
+            method="SLSQP",
+            constraints=[
+                {"type": "ineq", "fun": f} for f in (variances_below_largest, pcost_below_1)
+            ],
+            options={"maxiter": 2000, "ftol": 1e-14},
         )
-        best = math.exp(0.5 * solved.x[-1])
+        best = math.exp(0.5 * solution.x[-1])
     else:
         p = goal["power"]
 
-        def log_objective(y):
-            return math.log(weights @ (P @ np.exp(y)) ** p) / p + math.log(np.exp(-y).sum())
+        def log_objective(x):
+            return math.log(weights @ (P @ np.exp(x)) ** p) / p + math.log(np.exp(-x).sum())
 
-        solved = scipy.optimize.minimize(log_objective, x, method="BFGS", options={"gtol": 1e-9})
-        best = math.exp(0.5 * solved.fun) / result.workload.queries ** (0.5 / p)
+        solution = scipy.optimize.minimize(
+            log_objective, logs, method="BFGS", options={"gtol": 1e-9}
+        )
+        best = math.exp(0.5 * solution.fun) / result.workload.queries ** (0.5 / p)
     assert result.achieved == pytest.approx(best, rel=2e-5)
 
 
 def test_max_objective_equal_variances_gives_sum_plan():
     """By symmetry, marginals and circular ranges of one length have equal variances."""
-    for workload in (
-        Workload(shapes.numeric(5, 4)).add(("a", "b"), "marginal"),
-        Workload(shapes.numeric(6)).add(
-            "a", Custom([np.roll([1, 1, 0, 0, 0, 0], k) for k in range(6)])
-        ),
-    ):
-        plain, largest = plan(workload, ONE), plan(workload, ONE, objective="max")
-        assert plain.max_variance == pytest.approx(plain.rmse**2, rel=1e-5)
-        assert largest.max_variance == pytest.approx(plain.rmse**2, rel=1e-5)
-        assert largest.certificate.gap <= 1e-5
+    marginal = Workload(shapes.numeric(5, 4)).add(("a", "b"), "marginal")
+    circular_pairs = Custom([np.roll([1, 1, 0, 0, 0, 0], start) for start in range(6)])
+    for workload in (marginal, Workload(shapes.numeric(6)).add("a", circular_pairs)):
+        sum_plan, max_plan = plan(workload, ONE), plan(workload, ONE, objective="max")
+        assert sum_plan.max_variance == pytest.approx(sum_plan.rmse**2, rel=1e-5)
+        assert max_plan.max_variance == pytest.approx(sum_plan.rmse**2, rel=1e-5)
+        assert max_plan.certificate.gap <= 1e-5
 
 
 @pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
@@ -176,54 +179,44 @@ def test_all_objectives_close_gap_for_marginals(mechanism):
 
 def test_lp_objective_lies_between_sum_and_max():
     workload = Workload.all_ways(shapes.numeric(8, 6), (1, 2), "prefix")
-    plans = [plan(workload, ONE, objective="lp", power=p) for p in (1.0, 2.0, 12.0)]
-    plans = [plan(workload, ONE), *plans, plan(workload, ONE, objective="max")]
-    assert plans[1].rmse == plans[0].rmse
-    for a, b in itertools.pairwise(plans[1:]):
-        assert a.rmse <= b.rmse * (1 + 1e-3)
-        assert a.max_variance >= b.max_variance * (1 - 1e-3)
-    assert plans[-1].max_variance < 0.85 * plans[0].max_variance
+    lp_plans = [plan(workload, ONE, objective="lp", power=p) for p in (1.0, 2.0, 12.0)]
+    sum_plan, max_plan = plan(workload, ONE), plan(workload, ONE, objective="max")
+    assert lp_plans[0].rmse == sum_plan.rmse
+    for lower_power, higher_power in itertools.pairwise([*lp_plans, max_plan]):
+        assert lower_power.rmse <= higher_power.rmse * (1 + 1e-3)
+        assert lower_power.max_variance >= higher_power.max_variance * (1 - 1e-3)
+    assert max_plan.max_variance < 0.85 * sum_plan.max_variance
 
 
 def test_max_objective_ignores_size_of_weights():
-    schema = shapes.numeric(5, 3)
-    a = (
-        Workload(schema)
-        .add("a", "prefix")
-        .add(("a", "b"), "marginal")
-        .add("b", "range", weight=0.0)
-    )
-    b = (
-        Workload(schema)
-        .add("a", "prefix", weight=7.0)
-        .add(("a", "b"), "marginal", query_weights=np.arange(1.0, 16.0))
-    )
-    first, second = (plan(w, ONE, objective="max") for w in (a, b))
+    empty = Workload(shapes.numeric(5, 3))
+    equal_weights = empty.add("a", "prefix").add(("a", "b"), "marginal")
+    equal_weights = equal_weights.add("b", "range", weight=0.0)
+    other_weights = empty.add("a", "prefix", weight=7.0)
+    other_weights = other_weights.add(("a", "b"), query_weights=np.arange(1.0, 16.0))
+    first, second = (plan(w, ONE, objective="max") for w in (equal_weights, other_weights))
     assert first.achieved == pytest.approx(second.achieved, rel=1e-3)
     # the variance of a query of weight 0 is not limited
-    light = Workload(schema).add("a", "prefix", query_weights=[1, 0, 0, 0, 1])
-    assert plan(light, ONE, objective="max").achieved < 0.9 * plan(light, ONE).max_variance ** 0.5
+    two_prefixes = empty.add("a", "prefix", query_weights=[1, 0, 0, 0, 1])
+    max_plan, sum_plan = plan(two_prefixes, ONE, objective="max"), plan(two_prefixes, ONE)
+    assert max_plan.achieved < 0.9 * sum_plan.max_variance**0.5
 
 
 def test_max_objective_targets_scale_errors():
-    workload = (
-        Workload(shapes.numeric(6, 4))
-        .add("a", "prefix")
-        .add(("a", "b"), "marginal")
-        .add("b", "range")
-    )
+    workload = Workload(shapes.numeric(6, 4))
+    workload = workload.add("a", "prefix").add(("a", "b"), "marginal").add("b", "range")
     targets = [1.0, 4.0, 2.0]
     result = plan(workload, ONE, objective="max", targets=targets)
     assert result.achieved == pytest.approx(value_of(result, "max", targets=targets), rel=1e-8)
-    largest = plan(workload, ONE, objective="max")
-    for other in (plan(workload, ONE), largest):
+    sum_plan, max_plan = plan(workload, ONE), plan(workload, ONE, objective="max")
+    for other in (sum_plan, max_plan):
         assert result.achieved < value_of(other, "max", targets=targets) * (1 - 1e-3)
     assert result.certificate.gap < 5e-3
     assert "ratio of standard error to target" in result.certificate.statement
     doubled = plan(workload, ONE, objective="max", targets=[2 * t for t in targets])
     assert doubled.achieved == pytest.approx(result.achieved / 2, rel=2e-3)
-    same = plan(workload, ONE, objective="max", targets=3.0)
-    assert same.achieved == pytest.approx(largest.achieved / 3, rel=2e-3)
+    equal_targets = plan(workload, ONE, objective="max", targets=3.0)
+    assert equal_targets.achieved == pytest.approx(max_plan.achieved / 3, rel=2e-3)
 
 
 def test_symmetry_rings_of_pairs_are_separated():
@@ -236,37 +229,36 @@ def test_symmetry_rings_of_pairs_are_separated():
     rings = [("a", "b"), ("b", "c"), ("a", "c"), ("d", "e"), ("e", "f"), ("d", "f")]
     for pairs in (ring, rings, [*ring, ("a", "c")]):
         workload = Workload(schema)
-        for pair in pairs:
-            workload = workload.add(pair, {pair[0]: "prefix", pair[1]: "marginal"})
+        for first, second in pairs:
+            workload = workload.add((first, second), {first: "prefix", second: "marginal"})
         result = plan(workload, ONE, objective="max")
         assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
         assert result.certificate.gap <= 2e-3
-    same = symmetry(
-        Workload.all_ways(schema, (1, 2), "prefix"),
-        list(decompose(Workload.all_ways(schema, (1, 2), "prefix")).spaces),
-        Objective(power=math.inf),
-        {},
-        UNIFORM,
-    )
+    symmetric = Workload.all_ways(schema, (1, 2), "prefix")
+    spaces = list(decompose(symmetric).spaces)
+    classes = symmetry(symmetric, spaces, Objective(power=math.inf), {}, UNIFORM)
     # one class each: the total, the six attributes, and the fifteen pairs
-    assert list(same.counts) == [1, 6, 15]
-    assert list(same.sizes) == [6, 15]
+    assert list(classes.counts) == [1, 6, 15]
+    assert list(classes.sizes) == [6, 15]
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, 3.5, 6.0])
 def test_linear_variances_power_sums_are_exact(power):
-    workload = Workload(shapes.numeric(5, 4, 3)).add(
-        ("a", "b", "c"), {"a": "range", "b": "prefix", "c": "marginal"}
-    )
-    result = plan(workload, ONE)
+    families = {"a": "range", "b": "prefix", "c": "marginal"}
+    result = plan(Workload(shapes.numeric(5, 4, 3)).add(("a", "b", "c"), families), ONE)
     queries, variances = linear_variances(result.group_variance(0)), result.variances(0)
-    total, slopes = queries.power_sum(queries.noises, power, 2.0)
-    assert total == pytest.approx(np.sum((variances / 2.0) ** power), rel=1e-10)
-    for j in range(len(slopes)):
-        step = 1e-6 * queries.noises[j] * np.eye(len(slopes))[j]
-        up, down = (queries.power_sum(queries.noises + s, power, 2.0)[0] for s in (step, -step))
-        assert slopes[j] * power / 2.0 == pytest.approx((up - down) / (2 * step[j]), rel=1e-4)
-    assert queries.largest(queries.noises)[0] == pytest.approx(variances.max(), rel=1e-10)
+    scale = 2.0
+    total, slopes = queries.power_sum(queries.noises, power, scale)
+    assert total == pytest.approx(np.sum((variances / scale) ** power), rel=1e-10)
+    derivatives = slopes * power / scale
+    for j, derivative in enumerate(derivatives):
+        step = np.zeros(len(slopes))
+        step[j] = 1e-6 * queries.noises[j]
+        above, _ = queries.power_sum(queries.noises + step, power, scale)
+        below, _ = queries.power_sum(queries.noises - step, power, scale)
+        assert derivative == pytest.approx((above - below) / (2 * step[j]), rel=1e-4)
+    largest, _ = queries.largest(queries.noises)
+    assert largest == pytest.approx(variances.max(), rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -296,55 +288,49 @@ def test_plan_invalid_objective_options_are_refused(options):
 
 def test_max_objective_time_limit_returns_plan():
     workload = Workload.all_ways(shapes.numeric(8, 8, 8), (1, 2), Width(3))
-    result = plan(workload, ONE, objective="max", time_limit=1e-6)
-    assert result.achieved <= plan(workload, ONE).max_variance ** 0.5 * 1.5
-    assert result.certificate.lower_bound <= result.achieved
+    stopped = plan(workload, ONE, objective="max", time_limit=1e-6)
+    sum_plan = plan(workload, ONE)
+    assert stopped.achieved <= 1.5 * sum_plan.max_variance**0.5
+    assert stopped.certificate.lower_bound <= stopped.achieved
 
 
 def test_max_objective_worse_split_stops_early(monkeypatch):
     """After a few steps, the bound for uniform centers exceeds the value for tuned centers."""
-    steps = []
+    split_of_step = []
     evaluate = reweighting.TradeoffSearch.evaluate
 
-    def counting_evaluate(search, x):
-        steps.append(bool(search.split.centers or search.split.complements))
+    def recorded_evaluate(search, x):
+        is_tuned = search.split.centers or search.split.complements
+        split_of_step.append("tuned" if is_tuned else "uniform")
         return evaluate(search, x)
 
-    monkeypatch.setattr(reweighting.TradeoffSearch, "evaluate", counting_evaluate)
+    monkeypatch.setattr(reweighting.TradeoffSearch, "evaluate", recorded_evaluate)
     monkeypatch.setattr(reweighting, "MAX_SOLVES", 14)
-    workload = (
-        Workload(shapes.numeric(4, 3))
-        .add("a", "prefix")
-        .add(("a", "b"), "affine")
-        .add(("a", "b"), "range")
-    )
+    pair = ("a", "b")
+    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix")
+    workload = workload.add(pair, "affine").add(pair, "range")
     uniform = plan(workload, ONE, objective="max", cache=False)
-    uniform_steps = len(steps)
-    steps.clear()
+    steps_of_complete_search = len(split_of_step)
+    split_of_step.clear()
     tuned = plan(workload, ONE, objective="max", centers="tuned", cache=False)
     assert tuned.split.complements
     assert tuned.max_variance < uniform.certificate.lower_bound**2
-    assert uniform_steps > 10
-    assert 0 < steps.count(False) < 0.5 * uniform_steps
-    assert steps[-1] is False
+    assert steps_of_complete_search > 10
+    assert 0 < split_of_step.count("uniform") < 0.5 * steps_of_complete_search
+    assert split_of_step[-1] == "uniform"
 
 
-@pytest.mark.parametrize("limit", [None, 1e-6])
-def test_max_objective_uses_better_centers(limit, monkeypatch):
+@pytest.mark.parametrize("time_limit", [None, 1e-6], ids=["no limit", "limit"])
+def test_max_objective_uses_better_centers(time_limit, monkeypatch):
     """Centers are tuned for the sum, and may be worse for another objective."""
-    workload = (
-        Workload(shapes.numeric(4, 3))
-        .add("a", "prefix")
-        .add(("a", "b"), "affine")
-        .add("b", weight=50.0)
-    )
-    bad = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
-    monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad])
+    workload = Workload(shapes.numeric(4, 3)).add("a", "prefix")
+    workload = workload.add(("a", "b"), "affine").add("b", weight=50.0)
+    bad_split = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
+    monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad_split])
     monkeypatch.setattr(reweighting, "MAX_SOLVES", 8)
-    chosen = plan(workload, ONE, objective="max", centers="tuned", time_limit=limit)
-    alone = plan(workload, ONE, objective="max", time_limit=limit)
-    if limit is None:
-        assert not chosen.split.centers
-        assert chosen.max_variance == alone.max_variance
-    else:
-        assert chosen.max_variance <= alone.max_variance * (1.0 + 1e-9)
+    tuned = plan(workload, ONE, objective="max", centers="tuned", time_limit=time_limit)
+    uniform = plan(workload, ONE, objective="max", time_limit=time_limit)
+    assert tuned.max_variance <= uniform.max_variance * (1.0 + 1e-9)
+    if time_limit is None:
+        assert not tuned.split.centers
+        assert tuned.max_variance == uniform.max_variance
