@@ -25,13 +25,13 @@ from tests.plans.tampering import changed
 def test_load_plan_objective_search_round_trips(shape, goal, centers):
     result = cached_plan("querysmasher", shape, **goal, centers=centers)
     text = result.to_json()
-    again = load_plan(text)
-    assert again.to_json() == text
-    assert again.certificate == result.certificate
+    loaded = load_plan(text)
+    assert loaded.to_json() == text
+    assert loaded.certificate == result.certificate
     for i in range(len(result.workload.groups)):
-        np.testing.assert_array_equal(again.variances(i), result.variances(i))
+        np.testing.assert_array_equal(loaded.variances(i), result.variances(i))
     for space, block in result.blocks.items():
-        assert (again.blocks[space].noise, again.blocks[space].grid) == (block.noise, block.grid)
+        assert (loaded.blocks[space].noise, loaded.blocks[space].grid) == (block.noise, block.grid)
 
 
 def test_to_json_sum_objective_has_no_tradeoff():

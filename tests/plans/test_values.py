@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ PLAN = plan(WORKLOAD, Budget(pcost=1.0))
 RECORDS = synthetic(SCHEMA, 200, seed=1)
 
 
-def released(tmp_path: Path) -> Measurement:
+def release_to_ledger(tmp_path: Path) -> Measurement:
     ledger = Ledger.create(tmp_path / "ledger")
     ledger.add_dataset("<i>d</i>", total=Budget(pcost=1.0))
     return measure(PLAN, RECORDS, dataset="<i>d</i>", ledger=ledger)
@@ -47,6 +48,7 @@ def copies(value: Any) -> list[Any]:
 def test_plan_copies_are_equal(mechanism: str) -> None:
     budget = Budget.pure(1.0) if mechanism == "laplace" else Budget(pcost=1.0)
     result = plan(WORKLOAD, budget, mechanism)
+    # fills the caches of the plan
     assert result.rmse > 0
     assert result.certificate.gap >= -1e-9
     for copied in copies(result):
@@ -54,91 +56,88 @@ def test_plan_copies_are_equal(mechanism: str) -> None:
         assert copied == result
         assert hash(copied) == hash(result)
         assert copied.pcost == result.pcost
-        assert (copied.variances(2) == result.variances(2)).all()
+        for group in range(len(WORKLOAD.groups)):
+            assert (copied.variances(group) == result.variances(group)).all()
         assert copied.workload == WORKLOAD
     assert result != plan(WORKLOAD, budget.at(0.5 * budget.pcost), mechanism)
     assert result != "text"
 
 
 def test_pickled_plan_over_budget_is_refused() -> None:
-    make, (kind, args) = PLAN.__reduce__()
+    rebuild, (kind, fields) = PLAN.__reduce__()
     with pytest.raises(PlanError, match="but its budget"):
-        make(kind, args | {"budget": Budget(pcost=0.5)})
+        rebuild(kind, fields | {"budget": Budget(pcost=0.5)})
 
 
 def test_measurement_save_and_load_are_equal(tmp_path: Path) -> None:
-    for measurement in (released(tmp_path), measure(PLAN, RECORDS, rehearsal=True)):
-        assert all(one == measurement for one in copies(measurement))
+    for measurement in (release_to_ledger(tmp_path), measure(PLAN, RECORDS, rehearsal=True)):
+        assert all(copied == measurement for copied in copies(measurement))
         path = tmp_path / "saved.measurement"
         measurement.save(path)
-        again = Measurement.load(str(path))
-        assert again == measurement
-        assert (again.dataset, again.key, again.utc) == (
-            measurement.dataset,
-            measurement.key,
-            measurement.utc,
-        )
-        assert again.rehearsal == measurement.rehearsal
-        assert again.answers(2).equals(measurement.answers(2))
+        loaded = Measurement.load(str(path))
+        assert loaded == measurement
+        for field in ("dataset", "key", "utc", "rehearsal"):
+            assert getattr(loaded, field) == getattr(measurement, field)
+        for group in range(len(WORKLOAD.groups)):
+            assert loaded.answers(group).equals(measurement.answers(group))
+        # no temporary file remains
         assert [p.name for p in tmp_path.glob("*saved*")] == ["saved.measurement"]
         path.unlink()
 
 
 def test_comparison_equality_compares_all_fields() -> None:
     table = pd.DataFrame({"mechanism": ["wff", "laplace"], "rmse": [1.5, np.nan]})
-    one = Comparison(frame=table, plans={}, bound=1.0, statement="None is below.")
-    for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one)), one):
-        assert one == other
-        assert hash(one) == hash(other)
-    assert one != Comparison(
-        frame=table.assign(rmse=2.0), plans={}, bound=1.0, statement="None is below."
-    )
-    assert one != Comparison(
-        frame=table, plans={"wff": "{}"}, bound=1.0, statement="None is below."
-    )
-    assert one != Comparison(frame=table, plans={}, bound=2.0, statement="None is below.")
-    assert one != table
+    result = Comparison(frame=table, plans={}, bound=1.0, statement="None is below.")
+    for copied in copies(result):
+        assert copied == result
+        assert hash(copied) == hash(result)
+    for change in (
+        {"frame": table.assign(rmse=2.0)},
+        {"plans": {"wff": "{}"}},
+        {"bound": 2.0},
+        {"statement": "One is below."},
+    ):
+        assert replace(result, **change) != result
+    assert result != table
 
 
 def test_measure_two_rehearsals_differ() -> None:
-    one, other = (measure(PLAN, RECORDS, rehearsal=True) for _ in range(2))
-    assert one != other
+    assert measure(PLAN, RECORDS, rehearsal=True) != measure(PLAN, RECORDS, rehearsal=True)
 
 
 def test_measurement_unreadable_file_is_refused(tmp_path: Path) -> None:
     measurement = measure(PLAN, RECORDS, rehearsal=True)
     with pytest.raises(PlanError, match="folder"):
-        measurement.save(tmp_path / "missing" / "a")
-    measurement.save(tmp_path / "a")
-    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-30])
-    for name in ("a", "b"):
+        measurement.save(tmp_path / "missing folder" / "file")
+    truncated = tmp_path / "truncated"
+    measurement.save(truncated)
+    truncated.write_bytes(truncated.read_bytes()[:-30])
+    for path in (truncated, tmp_path / "missing file"):
         with pytest.raises(LedgerError, match="cannot be read"):
-            Measurement.load(tmp_path / name)
+            Measurement.load(path)
 
 
 def test_repr_is_short_and_escapes_names(tmp_path: Path) -> None:
-    rehearsed = measure(PLAN, RECORDS, rehearsal=True)
+    release, rehearsal = release_to_ledger(tmp_path), measure(PLAN, RECORDS, rehearsal=True)
     compared = comparison(WORKLOAD, Budget(pcost=1.0), ["identity", "querysmasher"], jobs=1)
-    for value in (WORKLOAD, PLAN, released(tmp_path), rehearsed, compared):
+    for value in (WORKLOAD, PLAN, release, rehearsal, compared):
         assert len(repr(value)) < 250
-        shown = value._repr_html_()
-        assert all(text in shown for text in ("<table>", type(value).__name__))
-        assert not any(text in shown for text in ("<i>", "<b>"))
-    assert "&lt;i&gt;d" in released_html(tmp_path)
+        html = value._repr_html_()
+        assert "<table>" in html
+        assert type(value).__name__ in html
+        assert "<i>" not in html
+        assert "<b>" not in html
+    assert "&lt;i&gt;d" in release._repr_html_()
     assert "queries 19" in repr(WORKLOAD)
     assert f"rmse {PLAN.rmse:.3g}"[:8] in repr(PLAN)  # the word and the first three characters
-    assert "REHEARSAL" in repr(rehearsed)
-    assert "REHEARSAL" in rehearsed._repr_html_()
+    assert "REHEARSAL" in repr(rehearsal)
+    assert "REHEARSAL" in rehearsal._repr_html_()
     assert "best querysmasher" in repr(compared)
 
 
-def released_html(tmp_path: Path) -> str:
-    return measure(PLAN, RECORDS, dataset="<i>d</i>", ledger=tmp_path / "ledger")._repr_html_()
-
-
-def test_workload_iterates_over_groups_but_has_length_in_queries() -> None:
-    assert tuple(group for group in WORKLOAD) == WORKLOAD.groups
-    assert len(WORKLOAD) == WORKLOAD.queries
+def test_workload_iterates_groups_and_has_query_length() -> None:
+    assert tuple(WORKLOAD) == WORKLOAD.groups
+    assert len(WORKLOAD) == WORKLOAD.queries != len(WORKLOAD.groups)
 
 
 def test_plot_returns_figures() -> None:
@@ -147,15 +146,17 @@ def test_plot_returns_figures() -> None:
         figure = plot(value)
         assert isinstance(figure, go.Figure)
         assert figure.data
-    errors = np.asarray(plot(PLAN, 2).data[0].z, dtype=float)
-    assert np.allclose(np.sort(errors.ravel()), np.sort(np.sqrt(PLAN.variances(2))))
+    pair = [group.attributes for group in WORKLOAD.groups].index(SCHEMA.names)
+    (heatmap,) = plot(PLAN, pair).data
+    errors = np.sqrt(PLAN.variances(pair))
+    assert np.allclose(np.sort(np.ravel(heatmap.z).astype(float)), np.sort(errors))
     with pytest.raises(PlanError, match="comparison"):
         plot(compared.frame)
     with pytest.raises(PlanError, match="group"):
-        plot(PLAN, 9)
-    refused = comparison(WORKLOAD, Budget(pcost=1.0), ["laplace"])
+        plot(PLAN, len(WORKLOAD.groups))
+    without_plans = comparison(WORKLOAD, Budget(pcost=1.0), ["laplace"])
     with pytest.raises(PlanError, match="No mechanism"):
-        plot(refused)
+        plot(without_plans)
 
 
 def test_frozen_value_without_headline_is_refused() -> None:
@@ -166,12 +167,12 @@ def test_frozen_value_without_headline_is_refused() -> None:
         WithoutHeadline()
 
 
-@pytest.mark.parametrize("bins", [0, 2, 4096])
+@pytest.mark.parametrize("bins", [None, 2, 4096], ids=["default", "2 bins", "4096 bins"])
 @pytest.mark.parametrize("features", [1, 2, 3])
 def test_pareto_front_equals_pairwise_comparison(
-    features: int, bins: int, monkeypatch: pytest.MonkeyPatch
+    features: int, bins: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if bins:
+    if bins is not None:
         monkeypatch.setattr(pareto_front_module, "FRONT_BINS", bins)
         monkeypatch.setattr(pareto_front_module, "MIN_BINNED_POINTS", 0)
     rng = np.random.default_rng(features)
@@ -179,26 +180,25 @@ def test_pareto_front_equals_pairwise_comparison(
         values = rng.integers(0, 6, (features, 25)).astype(float)
         front = pareto_front(values)
         points = {tuple(column) for column in values.T}
-        expected = {
-            p
-            for p in points
-            if not any(q != p and all(a >= b for a, b in zip(q, p, strict=True)) for q in points)
-        }
+
+        def is_dominated(point: tuple[float, ...], points: set[tuple[float, ...]] = points) -> bool:
+            others = np.array([other for other in points if other != point])
+            return bool((others >= point).all(axis=1).any())
+
+        expected = {point for point in points if not is_dominated(point)}
         assert {tuple(values[:, k]) for k in front} == expected
         assert len(front) == len(expected)
 
 
 def test_largest_variance_of_joint_arrays_needs_no_front(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search for the front of all queries takes longer than the variances of all queries."""
-
-    def fail(features: Any) -> Any:
-        raise AssertionError("a Pareto front was searched")
-
     schema = Schema([Attribute.of_size(name, 6) for name in "abc"])
     workload = Workload(schema)
     for family in ("prefix", "range", "marginal"):
         workload = workload.add(("a", "b", "c"), family)
     three_families = plan(workload, Budget(pcost=1.0), cache=False)
-    monkeypatch.setattr("engine.plans.group_variance.pareto_front", fail)
+    monkeypatch.setattr(
+        "engine.plans.group_variance.pareto_front", lambda _: pytest.fail("searched a front")
+    )
     largest = max(three_families.variances(i).max() for i in range(3))
     assert three_families.max_variance == pytest.approx(largest, rel=1e-12)
