@@ -17,7 +17,7 @@ BUGS = (
             " floor_scale=isqrt(int(exact)))\n    return _draw(envelope, size=_checked_size(size),"
             " entropy=np.random.default_rng(7).bytes)"
         ),
-        tests=("tests/release/test_noise.py::test_samplers_take_no_seed_or_generator",),
+        tests=("tests/release/test_noise.py::test_samplers_draw_bits_only_from_operating_system",),
     ),
     Bug(
         name="noise generator seeded from the clock",
@@ -33,7 +33,7 @@ BUGS = (
             " entropy=__import__('random').Random(__import__('time').time_ns()).randbytes)"
         ),
         tests=(
-            "tests/release/test_noise.py::test_samplers_take_no_seed_or_generator",
+            "tests/release/test_noise.py::test_samplers_draw_bits_only_from_operating_system",
             "tests/release/test_imports.py",
         ),
     ),
@@ -42,21 +42,21 @@ BUGS = (
         file="engine/release/noise.py",
         old="envelope = _envelope(power=2, rate=1 / (2 * exact)",
         new="envelope = _envelope(power=2, rate=Fraction(10000, 9801) / (2 * exact)",
-        tests=("tests/release/test_noise.py::test_gaussian_law",),
+        tests=("tests/release/test_noise.py::test_gaussian_draws_follow_their_law_alone",),
     ),
     Bug(
         name="Laplace sampler scale off by 2%",
         file="engine/release/noise.py",
         old="envelope = _envelope(power=1, rate=1 / exact",
         new="envelope = _envelope(power=1, rate=Fraction(100, 98) / exact",
-        tests=("tests/release/test_noise.py::test_laplace_law",),
+        tests=("tests/release/test_noise.py::test_laplace_draws_follow_their_law_alone",),
     ),
     Bug(
         name="noise tail truncated",
         file="engine/release/noise.py",
         old="for i in np.flatnonzero(is_tail | ~(is_accepted | is_rejected)):",
         new="for i in np.flatnonzero(~is_tail & ~(is_accepted | is_rejected)):",
-        tests=("tests/release/test_noise.py::test_law_past_the_bins",),
+        tests=("tests/release/test_noise.py::test_tail_proposals_follow_the_law",),
     ),
     Bug(
         name="noise sign correlated with its bin",
@@ -84,7 +84,7 @@ BUGS = (
         file="engine/release/noise.py",
         old="        accepted = values[is_accepted][:missing]\n",
         new="        accepted = np.tile(values[is_accepted], 2)[:missing]\n",
-        tests=("tests/release/test_noise.py::test_draws_use_every_bit_and_never_repeat",),
+        tests=("tests/release/test_noise.py::test_draws_have_independent_bits_and_signs",),
     ),
     Bug(
         name="floating-point noise in a release",
@@ -544,7 +544,7 @@ BUGS = (
         file="engine/release/measure.py",
         old='dataset="", key="", utc="", rehearsal=True)\n    refuse_seed(seed)',
         new='dataset="", key="", utc="", rehearsal=False)\n    refuse_seed(seed)',
-        tests=("tests/release/test_release.py::test_files_hold_every_answer",),
+        tests=("tests/release/test_release.py::test_answer_files_contain_every_answer",),
     ),
     Bug(
         name="interrupt after the spend loses the answers",

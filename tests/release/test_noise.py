@@ -81,11 +81,12 @@ def half_shift(draws, sigma, generator):
     )
 
 
-def sign_bias(draws, sigma, generator):
+def sign_bias(draws, generator):
+    """Return draws with the sign of a tenth of the negative draws removed."""
     return np.where((draws < 0) & (generator.random(len(draws)) < 0.1), -draws, draws)
 
 
-def zero_twice(draws, sigma, generator):
+def zero_twice(draws):
     """Return draws with every zero duplicated, as if the sampler accepted +0 and -0."""
     return np.append(draws, np.zeros(np.count_nonzero(draws == 0), dtype=np.int64))
 
@@ -97,7 +98,7 @@ BETWEEN = {Fraction(1, 2), 3, 10**6, 2**60}  # variances with samplers similar t
     "variance",
     [pytest.param(v, id=str(v), marks=[pytest.mark.full] * (v in BETWEEN)) for v in VARIANCES],
 )
-def test_gaussian_law(variance):
+def test_gaussian_draws_follow_their_law_alone(variance):
     sigma = float(variance) ** 0.5
     generator = np.random.default_rng(1)
     draws = discrete_gaussian(variance=variance, size=DRAWS)
@@ -105,40 +106,34 @@ def test_gaussian_law(variance):
     assert draws.shape == (DRAWS,)
     assert fit_pvalue(draws, gaussian_cdf, variance, spread=sigma) > FALSE_ALARM
 
-    wrong = [half_shift(draws, sigma, generator), sign_bias(draws, sigma, generator)]
-    wrong += [
-        discrete_gaussian(variance=variance * Fraction(f, 100) ** 2, size=DRAWS) for f in (99, 101)
-    ]
-    wrong += [zero_twice(draws, sigma, generator)] if variance < 1000 else []
-    for samples in wrong:
+    wrong_samples = [half_shift(draws, sigma, generator), sign_bias(draws, generator)]
+    for sigma_factor in (Fraction(99, 100), Fraction(101, 100)):
+        wrong_variance = variance * sigma_factor**2
+        wrong_samples.append(discrete_gaussian(variance=wrong_variance, size=DRAWS))
+    if variance < 1000:  # otherwise, too few draws are 0
+        wrong_samples.append(zero_twice(draws))
+    for samples in wrong_samples:
         assert fit_pvalue(samples, gaussian_cdf, variance, spread=sigma) < FALSE_ALARM
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=str)
-def test_laplace_law(scale):
+def test_laplace_draws_follow_their_law_alone(scale):
+    spread = float(scale)
     draws = discrete_laplace(scale=scale, size=DRAWS)
-    assert fit_pvalue(draws, laplace_cdf, scale, spread=float(scale)) > FALSE_ALARM
-    assert (
-        fit_pvalue(
-            half_shift(draws, scale, np.random.default_rng(2)),
-            laplace_cdf,
-            scale,
-            spread=float(scale),
-        )
-        < FALSE_ALARM
-    )
+    assert fit_pvalue(draws, laplace_cdf, scale, spread=spread) > FALSE_ALARM
+    shifted = half_shift(draws, scale, np.random.default_rng(2))
+    assert fit_pvalue(shifted, laplace_cdf, scale, spread=spread) < FALSE_ALARM
     for factor in (Fraction(98, 100), Fraction(102, 100)):
-        wrong = discrete_laplace(scale=scale * factor, size=DRAWS)
-        assert fit_pvalue(wrong, laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
+        wrong_draws = discrete_laplace(scale=scale * factor, size=DRAWS)
+        assert fit_pvalue(wrong_draws, laplace_cdf, scale, spread=spread) < FALSE_ALARM
 
 
-def test_draws_use_every_bit_and_never_repeat():
+def test_draws_have_independent_bits_and_signs():
     draws = discrete_gaussian(variance=2**62, size=400_000)
-    for shift in range(0, 28, 4):  # the bits of a draw far below sigma are uniform
-        assert (
-            scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue
-            > FALSE_ALARM
-        )
+    for shift in range(0, 28, 4):  # the bits of a draw far below sigma, 2^31, are uniform
+        four_bits = (draws >> shift) & 15
+        frequencies = np.bincount(four_bits, minlength=16)
+        assert scipy.stats.chisquare(frequencies).pvalue > FALSE_ALARM
     # Independent draws have few equal values. Equal random bits for two chunks of draws would give
     # tens of thousands.
     assert len(np.unique(draws)) > len(draws) - 100
@@ -149,36 +144,30 @@ def test_draws_use_every_bit_and_never_repeat():
 
 @pytest.mark.needs("opendp")
 @pytest.mark.parametrize("scale", [1.5, 2.0**31])
-def test_agrees_with_opendp_gaussian(scale):
+def test_gaussian_draws_agree_with_opendp(scale):
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
-    theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
+    opendp_draws = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
     variance = Fraction(scale) ** 2
-    assert (
-        same_law_pvalue(theirs, discrete_gaussian(variance=variance, size=DRAWS), spread=scale)
-        > FALSE_ALARM
-    )
-    wrong = discrete_gaussian(variance=variance * Fraction(90, 100) ** 2, size=DRAWS)
-    assert same_law_pvalue(theirs, wrong, spread=scale) < FALSE_ALARM
+    draws = discrete_gaussian(variance=variance, size=DRAWS)
+    assert same_law_pvalue(opendp_draws, draws, spread=scale) > FALSE_ALARM
+    wrong_draws = discrete_gaussian(variance=variance * Fraction(9, 10) ** 2, size=DRAWS)
+    assert same_law_pvalue(opendp_draws, wrong_draws, spread=scale) < FALSE_ALARM
 
 
 @pytest.mark.needs("opendp")
-def test_agrees_with_opendp_laplace():
+def test_laplace_draws_agree_with_opendp():
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
-    assert (
-        same_law_pvalue(theirs, discrete_laplace(scale=Fraction(5, 2), size=DRAWS), spread=2.5)
-        > FALSE_ALARM
-    )
-    assert (
-        same_law_pvalue(theirs, discrete_laplace(scale=Fraction(9, 4), size=DRAWS), spread=2.5)
-        < FALSE_ALARM
-    )
+    opendp_draws = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
+    draws = discrete_laplace(scale=Fraction(5, 2), size=DRAWS)
+    assert same_law_pvalue(opendp_draws, draws, spread=2.5) > FALSE_ALARM
+    wrong_draws = discrete_laplace(scale=Fraction(9, 4), size=DRAWS)
+    assert same_law_pvalue(opendp_draws, wrong_draws, spread=2.5) < FALSE_ALARM
 
 
 def gaussian_envelope(variance):
@@ -191,16 +180,20 @@ def laplace_envelope(scale):
     return noise._envelope(power=1, rate=1 / Fraction(scale), floor_scale=int(scale))
 
 
-def entropy(seed) -> Callable[[int], bytes]:
+def seeded_bytes(seed) -> Callable[[int], bytes]:
     return np.random.default_rng(seed).bytes
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(1000, 7), 2**60], ids=str)
 def test_law_is_exact_if_integers_decide_every_draw(variance):
-    draws = noise._draw(gaussian_envelope(variance), size=12_000, entropy=entropy(3), margin=2.0)
+    # With a margin of 2, every draw is close to the threshold, so integers decide it.
+    draws = noise._draw(
+        gaussian_envelope(variance), size=12_000, entropy=seeded_bytes(3), margin=2.0
+    )
     assert fit_pvalue(draws, gaussian_cdf, variance, spread=float(variance) ** 0.5) > FALSE_ALARM
-    wrong = variance * Fraction(110, 100) ** 2
-    assert fit_pvalue(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
+    wrong_variance = variance * Fraction(110, 100) ** 2
+    wrong_sigma = float(wrong_variance) ** 0.5
+    assert fit_pvalue(draws, gaussian_cdf, wrong_variance, spread=wrong_sigma) < FALSE_ALARM
 
 
 def record_exact_decisions(monkeypatch):
@@ -217,16 +210,16 @@ def record_exact_decisions(monkeypatch):
 
 def test_close_float_decisions_are_left_to_integers(monkeypatch):
     exact_calls = record_exact_decisions(monkeypatch)
-    words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
-    # Words closer to the acceptance threshold than the margin are decided by integers; with a
+    words = np.frombuffer(seeded_bytes(4)(8 * 1_000), dtype=np.uint64)
+    # Words closer to the acceptance_threshold threshold than the margin are decided by integers; with a
     # margin of 2 these are all words.
-    for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):
+    for margin, fewest, most in ((0.0, 0, 5), (2.0**-6, 1, 100), (2.0, 1_000, 100_000)):
         exact_calls.clear()
-        noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
-        assert fewest <= len(exact_calls) <= max(100 * fewest, 5)
+        noise._propose(gaussian_envelope(1000), words, entropy=seeded_bytes(5), margin=margin)
+        assert fewest <= len(exact_calls) <= most
 
 
-def word(envelope, value, head):
+def word_of_proposal(envelope, value, head):
     """Return the 64-bit word from which the sampler proposes ``value`` >= 0.
 
     ``head`` are the leading bits of the uniform number that decides whether it is accepted.
@@ -236,7 +229,7 @@ def word(envelope, value, head):
     return (head << (64 - envelope.head_bits)) | (place << (noise.ENTRY_BITS + 1)) | entry
 
 
-def acceptance(envelope, value):
+def acceptance_threshold(envelope, value):
     """Return 2^head_bits times the probability that a proposed value is accepted.
 
     The error of the result is below 2^-30.
@@ -249,7 +242,9 @@ def acceptance(envelope, value):
 
 
 @pytest.mark.parametrize(
-    "envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)]
+    "envelope",
+    [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)],
+    ids=["gaussian-1/3", "gaussian-3", "laplace-2"],
 )
 def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
     """Floats decide by the leading bits of a uniform number unless it is near the threshold.
@@ -259,16 +254,23 @@ def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
     exact_calls = record_exact_decisions(monkeypatch)
     margin = inspect.signature(noise._draw).parameters["margin"].default
     for value in range(1, min(4, len(envelope.counts))):
-        threshold = int(acceptance(envelope, value))
-        for power, close in ((-45, True), (-36, True), (-31, True), (-29, False), (-20, False)):
-            for sign in (-1, 1):
-                head = threshold + sign * 2 ** (envelope.head_bits + power)
+        threshold = int(acceptance_threshold(envelope, value))
+        for power, is_close in (
+            (-45, True),
+            (-36, True),
+            (-31, True),
+            (-29, False),
+            (-20, False),
+        ):
+            distance = 2 ** (envelope.head_bits + power)
+            for leading_bits in (threshold - distance, threshold + distance):
                 exact_calls.clear()
-                words = np.array([word(envelope, value, head)], np.uint64)
-                assert (
-                    noise._propose(envelope, words, entropy=entropy(9), margin=margin)[0] == value
+                words = np.array([word_of_proposal(envelope, value, leading_bits)], np.uint64)
+                proposals, _ = noise._propose(
+                    envelope, words, entropy=seeded_bytes(9), margin=margin
                 )
-                assert bool(exact_calls) == close
+                assert proposals.tolist() == [value]
+                assert bool(exact_calls) == is_close
 
 
 def test_margin_exceeds_float_error_of_acceptance():
@@ -278,13 +280,15 @@ def test_margin_exceeds_float_error_of_acceptance():
         gaussian_envelope(1000),
         laplace_envelope(Fraction(7, 2)),
     ):
-        values = range(
-            0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0)
-        )
-        for value in values:
+        end = len(envelope.counts) << envelope.width_bits
+        four_values_per_bin = range(0, end, 1 << max(envelope.width_bits - 2, 0))
+        for value in four_values_per_bin:
             ratio = envelope.height / envelope.counts[value >> envelope.width_bits]
-            accepted = float(ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power))
-            error = abs(Fraction(accepted) - acceptance(envelope, value) / 2**envelope.head_bits)
+            probability = float(
+                ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power)
+            )
+            exact_probability = acceptance_threshold(envelope, value) / 2**envelope.head_bits
+            error = abs(Fraction(probability) - exact_probability)
             assert error < 2**-45 < noise.MARGIN / 2**10
 
 
@@ -304,15 +308,17 @@ def propose_by_integers(envelope, words, *, entropy):
         yield (-m if negative else m), accepted and not (negative and m == 0)
 
 
-@pytest.mark.parametrize("margin", [noise.MARGIN, 2.0])
+@pytest.mark.parametrize("margin", [noise.MARGIN, 2.0], ids=["floats", "integers"])
 @pytest.mark.parametrize(
-    "envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)]
+    "envelope",
+    [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)],
+    ids=["gaussian-3", "gaussian-2^96", "laplace-2^48"],
 )
 def test_float_filter_decides_as_integers_do(envelope, margin):
     """At scales above the public limit, 4 leading bits leave 1 decision in 16 to later bits."""
-    words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
-    values, accepted = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
-    expected = propose_by_integers(envelope, words, entropy=entropy(5))
+    words = np.frombuffer(seeded_bytes(4)(8 * 6_000), dtype=np.uint64)
+    values, accepted = noise._propose(envelope, words, entropy=seeded_bytes(5), margin=margin)
+    expected = propose_by_integers(envelope, words, entropy=seeded_bytes(5))
     assert list(zip(values.tolist(), accepted.tolist(), strict=True)) == list(expected)
 
 
@@ -331,27 +337,28 @@ LAPLACE_MASS = 2.0
     ],
     ids=["gaussian-1000", "gaussian-2^60", "laplace-2^30"],
 )
-def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
-    words = np.frombuffer(entropy(6)(8 * 8_000), dtype=np.uint64) | np.uint64(
-        noise.TABLE_ENTRIES - 1
-    )
-    values, accepted = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
+def test_tail_proposals_follow_the_law(envelope, cdf, parameter, spread, mass):
+    words = np.frombuffer(seeded_bytes(6)(8 * 8_000), dtype=np.uint64).copy()
+    words |= np.uint64(noise.TABLE_ENTRIES - 1)  # the last entry of the table is the tail
+    values, accepted = noise._propose(envelope, words, entropy=seeded_bytes(7), margin=noise.MARGIN)
     start = len(envelope.counts) << envelope.width_bits
     assert abs(values).min() >= start
 
     tail = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
     # Expected share of the proposals that are accepted.
     rate = envelope.height / 2**envelope.width_bits * tail * mass * spread
-    assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), rate).pvalue > FALSE_ALARM
-    assert (
-        scipy.stats.binomtest(int(accepted.sum()), len(accepted), 1.4 * rate).pvalue < FALSE_ALARM
-    )
+    successes = int(accepted.sum())
+    assert scipy.stats.binomtest(successes, len(accepted), rate).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(successes, len(accepted), 1.4 * rate).pvalue < FALSE_ALARM
 
     edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
-    expected = np.diff(1 - cdf(-edges - 1, parameter) / tail, prepend=0, append=1)
-    observed = np.bincount(np.searchsorted(edges, abs(values[accepted])), minlength=len(expected))
-    assert scipy.stats.chisquare(observed, expected * observed.sum()).pvalue > FALSE_ALARM
-    assert scipy.stats.chisquare(observed[::-1], expected * observed.sum()).pvalue < FALSE_ALARM
+    bin_probabilities = np.diff(1 - cdf(-edges - 1, parameter) / tail, prepend=0, append=1)
+    observed = np.bincount(
+        np.searchsorted(edges, abs(values[accepted])), minlength=len(bin_probabilities)
+    )
+    expected = bin_probabilities * observed.sum()
+    assert scipy.stats.chisquare(observed, expected).pvalue > FALSE_ALARM
+    assert scipy.stats.chisquare(observed[::-1], expected).pvalue < FALSE_ALARM
 
 
 def exp_by_series(gamma, *, terms=200):
@@ -375,11 +382,12 @@ def test_exp_enclosure_contains_exponential(gamma, bits):
 
 @pytest.mark.parametrize("gamma", [Fraction(0), Fraction(1, 3), Fraction(35, 4)])
 @pytest.mark.parametrize("head_bits", [12, 49])
-@pytest.mark.parametrize("above", [False, True])
+@pytest.mark.parametrize("above", [False, True], ids=["below", "above"])
 def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
-    # The uniform number differs from the acceptance probability in the last digit only.
+    # The uniform number differs from the acceptance_threshold probability in the last digit only.
     digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
+    # The sampler draws the last 64 bits as two words of 32 bits, and zeros after them.
     later_words = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
 
     def later_bytes(count):
@@ -396,21 +404,22 @@ def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
 def test_envelope_lies_above_the_law(gaussian, power, mantissa):
     scale = min(mantissa * Fraction(2) ** power, Fraction(2**40))
     envelope = gaussian_envelope(scale**2) if gaussian else laplace_envelope(scale)
-    bins = len(envelope.counts)
     assert envelope.counts.sum() + 1 == noise.TABLE_ENTRIES == len(envelope.bin_of)
     np.testing.assert_array_equal(np.bincount(envelope.bin_of), [*envelope.counts, 1])
     assert 16 << envelope.width_bits > scale
     assert envelope.head_bits >= 12
-    for j, most in enumerate([*map(int, envelope.counts), Fraction(1, 32)]):
-        gamma = envelope.rate * (j << envelope.width_bits) ** envelope.power
-        assert envelope.height * noise._exp_enclosure(gamma, bits=100)[1] <= most * 2**100
-    assert bins < 256
+    assert len(envelope.counts) < 256
+    tail_height = Fraction(1, 32)
+    for bin_number, bin_height in enumerate([*map(int, envelope.counts), tail_height]):
+        start = bin_number << envelope.width_bits
+        _, largest_exp = noise._exp_enclosure(envelope.rate * start**envelope.power, bits=100)
+        assert envelope.height * largest_exp <= bin_height * 2**100
 
 
 @pytest.mark.parametrize(
     ("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")]
 )
-def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
+def test_samplers_draw_bits_only_from_operating_system(draw, name, monkeypatch):
     parameters = inspect.signature(draw).parameters
     assert set(parameters) == {name, "size", "entropy"}
     assert parameters["entropy"].default is None
@@ -418,11 +427,11 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
     first = draw(**{name: 2**30}, size=50)
     np.random.seed(0)
     assert not np.array_equal(first, draw(**{name: 2**30}, size=50))
-    pairs = []
+    repeated_draws = []
     for _ in range(2):
-        monkeypatch.setattr(noise.os, "urandom", entropy(8))
-        pairs.append(draw(**{name: 2**30}, size=100_000))
-    np.testing.assert_array_equal(*pairs)
+        monkeypatch.setattr(noise.os, "urandom", seeded_bytes(8))
+        repeated_draws.append(draw(**{name: 2**30}, size=100_000))
+    np.testing.assert_array_equal(*repeated_draws)
 
 
 def test_gaussian_draws_have_requested_size():
@@ -463,7 +472,6 @@ def test_sizes_are_checked_by_both_laws():
 
 def test_value_above_int64_raises(monkeypatch):
     monkeypatch.setattr(noise, "_sample_tail", lambda envelope, entropy: (1 << 63, Fraction(1)))
+    tail_word = np.array([2**64 - 1], np.uint64)
     with pytest.raises(OverflowError):
-        noise._propose(
-            gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0
-        )
+        noise._propose(gaussian_envelope(1), tail_word, entropy=seeded_bytes(9), margin=0.0)

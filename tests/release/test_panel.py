@@ -45,48 +45,54 @@ def test_panel_file_equals_its_script() -> None:
 
 
 def test_error_at_three_rows_is_tripled() -> None:
-    one, three = (plan(WORKLOAD, Budget(pcost=1.0, rows_per_person=k)) for k in (1, ROWS))
-    assert three.rmse / one.rmse == pytest.approx(3.0, rel=1e-8)
-    assert load_plan(three.to_json()).budget.rows_per_person == ROWS
+    one_row_plan, three_row_plan = (
+        plan(WORKLOAD, Budget(pcost=1.0, rows_per_person=k)) for k in (1, ROWS)
+    )
+    assert three_row_plan.rmse / one_row_plan.rmse == pytest.approx(3.0, rel=1e-8)
+    assert load_plan(three_row_plan.to_json()).budget.rows_per_person == ROWS
 
 
 def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) -> None:
-    panel_plan, intakes = plan(WORKLOAD, Budget(pcost=4.0, rows_per_person=ROWS)), []
+    panel_plan = plan(WORKLOAD, Budget(pcost=4.0, rows_per_person=ROWS))
+    intakes = []
     measurement = measure(panel_plan, PANEL, dataset="panel", ledger=ledger, intake=intakes.append)
-    sizes = pd.read_csv(PANEL).groupby(PERSON).size()
-    assert (intakes[0].people, intakes[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
-    assert intakes[0].counted == int(sizes.clip(upper=ROWS).sum())
+    (intake,) = intakes
+    rows_by_person = pd.read_csv(PANEL).groupby(PERSON).size()
+    assert (intake.people, intake.people_over_cap) == (800, int((rows_by_person > ROWS).sum()))
+    assert intake.counted == int(rows_by_person.clip(upper=ROWS).sum())
     counts = count_marginals(PANEL, SCHEMA, [("status", "wave")])
     errors = measurement.values(0) - counts["status", "wave"].ravel()
     assert np.abs(errors / np.sqrt(panel_plan.variances(0))).max() < 6.0
-    place = write_package(
+    package_path = write_package(
         measurement, tmp_path / "panel.zip", receipt=ledger.find(measurement.key), ledger=ledger
     )
-    assert verify_package(place, ledger=ledger.path) == ()
-    with zipfile.ZipFile(place) as archive:
-        seal = json.loads(archive.read("certificate.json"))
+    assert verify_package(package_path, ledger=ledger.path) == ()
+    with zipfile.ZipFile(package_path) as archive:
+        certificate = json.loads(archive.read("certificate.json"))
         report = archive.read("report.html").decode()
-    assert (
-        (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
-    )
-    assert load_plan(panel_plan.to_json()).schema.person == PERSON == "person"
-    assert seal["ledger"]["pcost"] == seal["pcost"] == panel_plan.pcost
-    assert "up to 3 rows, is protected together" in seal["promise"] == panel_plan.budget.promise
-    assert panel_plan.budget.promise in report
+    assert (certificate["rows_per_person"], certificate["neighbours"]) == (3, "add_remove")
+    assert load_plan(panel_plan.to_json()).schema.person == "person"
+    assert certificate["ledger"]["pcost"] == certificate["pcost"] == panel_plan.pcost
+    assert certificate["promise"] == panel_plan.budget.promise
+    assert "up to 3 rows, is protected together" in certificate["promise"]
+    assert certificate["promise"] in report
     # The certificate must not contain the number of dropped rows. Hashes and decimals may contain
     # its digits.
-    assert not re.search(rf"(?<![\w.]){intakes[0].over_cap}(?![\w.])", json.dumps(seal))
+    assert not re.search(rf"(?<![\w.]){intake.over_cap}(?![\w.])", json.dumps(certificate))
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 
 
 @pytest.mark.parametrize(
-    "other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}]
+    "privacy_unit",
+    [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}],
 )
 def test_measure_with_other_privacy_unit_spends_nothing(
-    ledger: Ledger, other: dict[str, object]
+    ledger: Ledger, privacy_unit: dict[str, object]
 ) -> None:
     with pytest.raises(LedgerError, match="total privacy budget"):
-        measure(plan(WORKLOAD, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
+        measure(
+            plan(WORKLOAD, Budget(pcost=0.1, **privacy_unit)), PANEL, dataset="panel", ledger=ledger
+        )
     assert ledger.status("panel").spent == 0
 
 

@@ -51,46 +51,48 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_check_records_reports_refused_rows_without_spending(
     small_plan: Plan, ledger: Ledger
 ) -> None:
-    bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "z"]})])
-    report = check_records(small_plan, bad)
-    assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
+    # 9 is outside attribute "a", and "z" is outside attribute "c".
+    data = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "z"]})])
+    report = check_records(small_plan, data)
+    assert (report.rows_in, report.counted, report.refused) == (len(RECORDS) + 2, len(RECORDS), 2)
     assert report.reasons == {"a": {"outside the schema": 1}, "c": {"outside the schema": 1}}
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
     intakes = []
-    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=intakes.append)
+    measure(small_plan, data, dataset="survey", ledger=ledger, intake=intakes.append)
     assert intakes[0].refused == 2
     assert ledger.status("survey").spent == small_plan.pcost
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "laplace", "hdmm"])
 def test_measure_above_max_records_is_exact(mechanism: str, ledger: Ledger) -> None:
-    pure = mechanism == "laplace"
-    small = plan(
-        WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100
-    )
-    assert "max_records of 100" in check_records(small, RECORDS).warnings[0]
-    measurement = measure(small, RECORDS, dataset="survey", ledger=ledger)
-    counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in small.blocks.values()])
-    for block in small.blocks.values():
+    budget = Budget.pure(0.3) if mechanism == "laplace" else Budget(pcost=0.1)
+    exceeded_plan = plan(WORKLOAD, budget, mechanism, max_records=100)
+    assert "max_records of 100" in check_records(exceeded_plan, RECORDS).warnings[0]
+    measurement = measure(exceeded_plan, RECORDS, dataset="survey", ledger=ledger)
+    counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in exceeded_plan.blocks.values()])
+    for block in exceeded_plan.blocks.values():
         table = counts[block.attributes]
-        exact, rounded = _on_grid(block, table, False), _on_grid(block, table, True)
-        assert np.abs(exact - rounded).max() <= 1 + 2e-12 * np.abs(rounded).max()
+        by_integers = _on_grid(block, table, within_max_records=False)
+        by_floats = _on_grid(block, table, within_max_records=True)
+        # Floats may round to the next integer, with a relative error of the sums below 2e-12.
+        assert np.abs(by_integers - by_floats).max() <= 1 + 2e-12 * np.abs(by_floats).max()
         # answers to very large tables are clipped to 62 bits
-        assert np.abs(_on_grid(block, table * 2**45, False)).max() <= 2**62
-    assert measurement.plan.hash == small.hash
+        assert np.abs(_on_grid(block, table * 2**45, within_max_records=False)).max() <= 2**62
+    assert measurement.plan.hash == exceeded_plan.hash
 
 
 def test_integer_arithmetic_resolves_one_record_of_many(small_plan: Plan) -> None:
     """Next to 2^40 records per cell, one more record changes the answers within their sensitivity."""
     block = max(small_plan.blocks.values(), key=lambda b: b.measurements)
-    large = np.full(SCHEMA.sizes(block.attributes), 2**40, np.int64)
-    more = large.copy()
-    more.flat[3] += 1
-    moved = _on_grid(block, more, False) - _on_grid(block, large, False)
-    assert np.linalg.norm(moved * block.grid) <= block.column_norm + block.grid * np.sqrt(
-        block.measurements
+    table = np.full(SCHEMA.sizes(block.attributes), 2**40, np.int64)
+    larger_table = table.copy()
+    larger_table.flat[3] += 1
+    answers, larger_answers = (
+        _on_grid(block, t, within_max_records=False) for t in (table, larger_table)
     )
-    assert np.linalg.norm(moved) > 0
+    distance = np.linalg.norm(larger_answers - answers) * block.grid
+    largest_rounding_error = block.grid * np.sqrt(block.measurements)
+    assert 0 < distance <= block.column_norm + largest_rounding_error
 
 
 # --- the disk ---
@@ -113,34 +115,31 @@ def test_measure_on_full_disk_spends_nothing(
 def test_measure_reserves_disk_space_before_spend(
     small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserved, spend = [], Ledger.spend
+    reserved_sizes = []
+    spend = Ledger.spend
     monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE_BYTES", 0)
 
-    def spend_watched(self: Ledger, **fields: object) -> object:
-        reserved.append(
-            [
-                (p.suffix, p.stat().st_blocks * 512)
-                for p in Path(f"{ledger.path}.results").glob("*.part")
-            ]
-        )
+    def record_reserved_size(self: Ledger, **fields: object) -> object:
+        for file in Path(f"{ledger.path}.results").glob("*.part"):
+            reserved_sizes.append(file.stat().st_blocks * 512)  # st_blocks counts 512-byte blocks
         return spend(self, **fields)
 
-    monkeypatch.setattr(Ledger, "spend", spend_watched)
+    monkeypatch.setattr(Ledger, "spend", record_reserved_size)
     measurement = measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
-    ((suffix, size),) = reserved[0]
-    assert suffix == ".part"
+    (size,) = reserved_sizes
     assert size >= ledger.result_path(measurement.key).stat().st_size
 
 
 def test_open_ledger_removes_only_orphaned_parts(small_plan: Plan, ledger: Ledger) -> None:
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
-    folder = Path(f"{ledger.path}.results")
-    (folder / "killed.part").write_bytes(b"half")
+    results = Path(f"{ledger.path}.results")
+    orphan = results / "killed.part"
+    orphan.write_bytes(b"half")
     with ledger.room_for(b"living"):
         Ledger(ledger.path)
-        # Opening the ledger removes killed.part, but not the file that `room_for` reserves.
-        assert [p.name != "killed.part" for p in folder.glob("*.part")] == [True]
-    assert not list(folder.glob("*.part"))
+        (remaining_part,) = results.glob("*.part")
+        assert remaining_part != orphan
+    assert not list(results.glob("*.part"))
 
 
 def test_simultaneous_runs_of_one_key_draw_once(
@@ -174,20 +173,20 @@ def test_measure_warns_before_spending_on_duplicate_dataset(
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=intakes.append)
     shuffled = tmp_path / "again.csv"
     RECORDS.sample(frac=1.0, random_state=1).to_csv(shuffled, index=False)
-    other = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
+    ways1_plan = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
 
-    def check_unspent(rows: object) -> None:
-        intakes.append(rows)
+    def check_unspent(intake: object) -> None:
+        intakes.append(intake)
         assert ledger.status("second").spent == 0.0
 
-    measure(other, shuffled, dataset="second", ledger=ledger, intake=check_unspent)
-    measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=intakes.append)
-    assert [len(rows.warnings) for rows in intakes] == [0, 1, 0]
-    assert "'survey'" in intakes[1].warnings[0]
-    assert (
-        "'second'"
-        in check_records(small_plan, RECORDS, dataset="survey", ledger=ledger).warnings[0]
-    )
+    measure(ways1_plan, shuffled, dataset="second", ledger=ledger, intake=check_unspent)
+    measure(ways1_plan, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=intakes.append)
+    first, duplicate, fewer_records = intakes
+    assert first.warnings == fewer_records.warnings == ()
+    (warning,) = duplicate.warnings
+    assert "'survey'" in warning
+    report = check_records(small_plan, RECORDS, dataset="survey", ledger=ledger)
+    assert "'second'" in report.warnings[0]
 
 
 def test_declare_public_warns_and_refuses_measured_records(
@@ -198,7 +197,7 @@ def test_declare_public_warns_and_refuses_measured_records(
     measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=intakes.append)
     assert "declared public for a rehearsal" in intakes[0].warnings[0]
     with pytest.raises(DataError, match="'survey'"):
-        declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="I say so")
+        declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="in the yearbook")
 
 
 def test_digests_need_ledger_key_and_stay_unpublished(
@@ -206,17 +205,20 @@ def test_digests_need_ledger_key_and_stay_unpublished(
 ) -> None:
     measurement = measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [("a", "b")])
+    other_ledger = Ledger.create(tmp_path / "b")
     keys = [
         ledger.secret("records"),
         ledger.secret("signature"),
-        Ledger.create(tmp_path / "b").secret("records"),
+        other_ledger.secret("records"),
     ]
-    prints = [fingerprint(counts, [("a", "b")], key) for key in keys]
-    assert len({digest.tables for digest in prints}) == 3
-    assert not any(one.same_columns(other) for one, other in itertools.combinations(prints, 2))
-    digest = next(row.sha256 for row in ledger.rows() if row.kind == "spend")
-    stored = ledger.load_result(measurement.key)
-    assert not [part for part in digest.replace("=", " ").split() if part.encode() in stored]
+    fingerprints = [fingerprint(counts, [("a", "b")], key) for key in keys]
+    assert len({f.tables for f in fingerprints}) == len(keys)
+    for first, second in itertools.combinations(fingerprints, 2):
+        assert not first.same_columns(second)
+    (spend,) = (row for row in ledger.rows() if row.kind == "spend")
+    result = ledger.load_result(measurement.key)
+    for digest in spend.sha256.replace("=", " ").split():
+        assert digest.encode() not in result
     assert Path(f"{ledger.path}.key").stat().st_mode & 0o777 == 0o600
     assert ledger.path.stat().st_mode & 0o077 == 0
 
@@ -233,18 +235,18 @@ def test_measure_with_damaged_key_spends_nothing(small_plan: Plan, ledger: Ledge
 
 def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan: Plan) -> None:
     ledger.add_dataset("pure", total=Budget.pure(1.0))
-    fifth = plan(WORKLOAD, Budget.pure(0.2), "laplace")
+    fifth_of_total = plan(WORKLOAD, Budget.pure(0.2), "laplace")
     for attempt in range(1, 6):
-        measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=attempt)
+        measure(fifth_of_total, RECORDS, dataset="pure", ledger=ledger, attempt=attempt)
     status = ledger.status("pure")
-    expected = (1.0, 1.0, 0.0, "pure")
-    assert (status.total, status.spent, status.left, status.definition.kind) == expected
+    assert status.definition.kind == "pure"
+    assert (status.total, status.spent, status.left) == (1.0, 1.0, 0.0)
     with pytest.raises(BudgetExceeded, match="epsilon"):
-        measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=6)
+        measure(fifth_of_total, RECORDS, dataset="pure", ledger=ledger, attempt=6)
     ledger.add_dataset("pure too", total=Budget.pure(9.0))
     with pytest.raises(LedgerError, match="no pure epsilon"):
         measure(small_plan, RECORDS, dataset="pure too", ledger=ledger)
-    measurement = load_measurement(ledger, f"pure|{fifth.hash}|1")
+    measurement = load_measurement(ledger, f"pure|{fifth_of_total.hash}|1")
     assert measurement.plan.budget.pure_epsilon == 0.2
     assert ledger.find(measurement.key).pcost == Budget.pure(0.2).pcost
     assert verify_ledger(ledger.path) == ()
@@ -253,12 +255,13 @@ def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan
 def test_laplace_costs_more_of_a_gdp_total(ledger: Ledger) -> None:
     ledger.add_dataset("curve", total=Budget.gdp(1.0), kind="gdp")
     pure = Budget.pure(0.2)
-    takes = {name: ledger.status(name).takes(pure.pcost, 0.2) for name in ("survey", "curve")}
-    assert takes["survey"] == pure.pcost
-    assert takes["curve"] >= pure.mu**2 > 1.5 * pure.pcost
+    pcost_charge = ledger.status("survey").takes(pure.pcost, 0.2)
+    gdp_charge = ledger.status("curve").takes(pure.pcost, 0.2)
+    assert pcost_charge == pure.pcost
+    assert gdp_charge >= pure.mu**2 > 1.5 * pure.pcost
     # The largest advantage of an attacker under 0.2-DP. It equals delta at epsilon 0.
     advantage = np.tanh(0.2 / 2)
-    assert Budget(takes["curve"]).delta(0.0) >= advantage > Budget(takes["survey"]).delta(0.0)
+    assert Budget(gdp_charge).delta(0.0) >= advantage > Budget(pcost_charge).delta(0.0)
 
 
 def test_add_dataset_with_unfit_kind_is_refused(ledger: Ledger) -> None:
@@ -275,12 +278,11 @@ def test_total_accepts_only_stronger_privacy_units(ledger: Ledger, small_plan: P
     for dataset in ("visits", "fixed"):
         with pytest.raises(LedgerError, match="rows_per_person="):
             measure(small_plan, RECORDS, dataset=dataset, ledger=ledger)
-    people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
-    assert [
-        measure(people, RECORDS, dataset=name, ledger=ledger).dataset
-        for name in ("visits", "survey")
-    ]
-    assert ledger.status("visits").spent == ledger.status("survey").spent == people.pcost
-    replaced = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
-    assert measure(replaced, RECORDS, dataset="fixed", ledger=ledger).key
+    three_row_plan = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
+    for dataset in ("visits", "survey"):
+        measure(three_row_plan, RECORDS, dataset=dataset, ledger=ledger)
+        assert ledger.status(dataset).spent == three_row_plan.pcost
+    replace_one_plan = plan(WORKLOAD, Budget(pcost=0.1, neighbours="replace_one"))
+    measure(replace_one_plan, RECORDS, dataset="fixed", ledger=ledger)
+    assert ledger.status("fixed").spent == replace_one_plan.pcost
     assert verify_ledger(ledger.path) == ()
