@@ -18,7 +18,15 @@ from engine.postprocess.synthetic_records import (
 )
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.publish.measured import FITS, SCHEMA, SIZES, check, measured_on, people, sets
+from tests.publish.measured import (
+    FITS,
+    SCHEMA,
+    SIZES,
+    attribute_sets,
+    check_consistent,
+    measured_on,
+    random_tables,
+)
 from tests.shapes import SHAPES
 
 PAIRS = list(itertools.combinations(range(len(SIZES)), 2))
@@ -29,10 +37,21 @@ def silent(share, words):
 
 
 def check_integer_tables(published, workload):
-    check(published, workload, tolerance=0.0)
+    check_consistent(published, workload, tolerance=0.0)
     for group in workload.groups:
         table = published.table(group.attributes)
         assert (table == np.rint(table)).all()
+
+
+def exact_pairs(records, seed):
+    """Return the exact tables of all pairs of attributes, by the positions of the attributes."""
+    tables = random_tables(SCHEMA, records, seed)
+    return {pair: tables([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
+
+
+def distance_to(exact, records):
+    """Return the sum of the absolute differences over the cells of all pairs."""
+    return sum(np.abs(table_of(records, pair, SIZES) - exact[pair]).sum() for pair in PAIRS)
 
 
 @pytest.mark.parametrize("fit", FITS)
@@ -57,20 +76,16 @@ def test_records_of_every_residual_plan_match_tables(shape, mechanism):
     measurement, _ = measured_on(workload, Budget(pcost=1.0), records=50, mechanism=mechanism)
     published = measurement.publish(integer=True)
     check_integer_tables(published, workload)
-    rows = published.records()
+    records = published.records()
     names = {name for group in workload.groups for name in group.attributes}
-    assert list(rows) == [name for name in workload.schema.names if name in names]
-    assert len(rows) == published.total
+    assert list(records) == [name for name in workload.schema.names if name in names]
+    assert len(records) == published.total
     for group in workload.groups:
-        shape_of = workload.schema.sizes(group.attributes)
-        codes = tuple(rows[name].to_numpy() for name in group.attributes)
-        counted = np.zeros(shape_of)
+        counts = np.zeros(workload.schema.sizes(group.attributes))
         # a code outside its domain has no cell and raises an error
-        if codes:
-            np.add.at(counted, codes, 1.0)
-        else:
-            counted += len(rows)
-        np.testing.assert_array_equal(counted, published.table(group.attributes))
+        for cell in records[list(group.attributes)].itertuples(index=False, name=None):
+            counts[cell] += 1.0
+        np.testing.assert_array_equal(counts, published.table(group.attributes))
 
 
 @pytest.mark.parametrize(
@@ -78,98 +93,96 @@ def test_records_of_every_residual_plan_match_tables(shape, mechanism):
 )
 def test_integer_tables_are_nearly_as_accurate(ways, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
-    real_error = integer_error = rounding = 0.0
+    real_error = integer_error = rounding_error = 0.0
     for seed in range(2):
         measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
         published, integer = measurement.publish(), measurement.publish(integer=True)
-        for names in sets(SCHEMA, ways[-1:]):
-            real_error += np.abs(published.table(names) - table(names)).sum()
+        for names in attribute_sets(SCHEMA, (max(ways),)):
+            real = published.table(names)
+            real_error += np.abs(real - table(names)).sum()
             integer_error += np.abs(integer.table(names) - table(names)).sum()
-            rounding += np.abs(published.table(names) - np.rint(published.table(names))).sum()
-    assert integer_error <= 1.05 * real_error + 0.6 * rounding
+            rounding_error += np.abs(real - np.rint(real)).sum()
+    assert integer_error <= 1.05 * real_error + 0.6 * rounding_error
 
 
 @pytest.mark.parametrize("pcost", [1e-3, 0.1, 10.0])
 def test_integer_tables_of_large_counts_are_as_accurate(pcost):
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     measurement, table = measured_on(workload, Budget(pcost=pcost), records=30_000)
-    published, integer = measurement.publish(), measurement.publish(integer=True)
-    errors = [
-        sum(np.abs(tables.table(names) - table(names)).sum() for names in sets(SCHEMA, (2,)))
-        for tables in (published, integer)
-    ]
-    assert errors[1] <= 1.1 * errors[0]
+
+    def error(published):
+        pairs = attribute_sets(SCHEMA, (2,))
+        return sum(np.abs(published.table(names) - table(names)).sum() for names in pairs)
+
+    assert error(measurement.publish(integer=True)) <= 1.1 * error(measurement.publish())
 
 
 def test_nearest_people_ends_within_tolerance():
-    table = people(SCHEMA, 3_000, 1)
-    exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
-    distances, shares = [], []
-    for tolerance in (0.0, 0.02):
-        messages = []
+    exact = exact_pairs(3_000, seed=1)
+
+    def adjusted_records(tolerance):
+        """Return (mean distance to the tables, reported shares of the progress)."""
+        shares = []
         records = nearest_people(
             exact,
             SIZES,
             3_000,
             np.random.default_rng(0),
-            lambda share, words, messages=messages: messages.append(share),
+            lambda share, words: shares.append(share),
             tolerance=tolerance,
         )
-        gaps = [np.abs(table_of(records, p, SIZES) - exact[p]).sum() for p in PAIRS]
-        distances.append(np.mean(gaps) / 3_000)
-        shares.append(messages)
-    assert distances[0] < distances[1] <= 0.02
-    assert len(shares[1]) < len(shares[0])
-    assert all(messages == sorted(messages) and messages[-1] <= 1.0 for messages in shares)
+        assert shares == sorted(shares)
+        assert shares[-1] <= 1.0
+        return distance_to(exact, records) / (3_000 * len(PAIRS)), shares
+
+    nearest_distance, nearest_shares = adjusted_records(0.0)
+    distance, shares = adjusted_records(0.02)
+    assert nearest_distance < distance <= 0.02
+    assert len(shares) < len(nearest_shares)
 
 
 def test_nearest_people_improve_on_tree_start():
-    table = people(SCHEMA, 3_000, 1)
-    exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
+    exact = exact_pairs(3_000, seed=1)
     tree_records = _tree_of_people(exact, SIZES, 3_000, np.random.default_rng(0))
     records = nearest_people(exact, SIZES, 3_000, np.random.default_rng(0), silent)
-    errors = [
-        sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS)
-        for r in (tree_records, records)
-    ]
-    assert errors[1] <= 0.25 * errors[0]
-    assert errors[1] <= 0.02 * 3_000 * len(PAIRS)
+    assert distance_to(exact, records) <= 0.25 * distance_to(exact, tree_records)
+    assert distance_to(exact, records) <= 0.02 * 3_000 * len(PAIRS)
 
 
 def test_tree_records_match_conditional_counts_within_one():
-    table = people(SCHEMA, 500, 3)
-    exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
+    exact = exact_pairs(500, seed=3)
     records = _tree_of_people(exact, SIZES, 500, np.random.default_rng(0))
     tree = mutual_information_tree(exact)
     assert len(tree) == len(SIZES) - 1
     for child, (_, parent) in tree.items():
-        counted = table_of(records, (parent, child), SIZES)
+        counts = table_of(records, (parent, child), SIZES)
         target = exact[parent, child] if parent < child else exact[child, parent].T
-        shares = target / np.maximum(target.sum(axis=1, keepdims=True), 1.0)
-        differences = np.abs(counted - shares * counted.sum(axis=1, keepdims=True))
-        assert differences[target.sum(axis=1) > 0].max() < 1.0
+        shares_of_parent = target / np.maximum(target.sum(axis=1, keepdims=True), 1.0)
+        expected = shares_of_parent * counts.sum(axis=1, keepdims=True)
+        has_records = target.sum(axis=1) > 0
+        assert np.abs(counts - expected)[has_records].max() < 1.0
 
 
 def test_records_depend_only_on_measurement():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
     measurement, _ = measured_on(workload, records=200)
-    one = measurement.publish(integer=True)
-    assert one.records().equals(measurement.publish(integer=True).records())
-    assert one.records().equals(measurement.publish().records())
-    other, _ = measured_on(workload, records=200, seed=2)
-    assert not one.records().equals(other.publish().records())
+    records = measurement.publish(integer=True).records()
+    assert records.equals(measurement.publish(integer=True).records())
+    assert records.equals(measurement.publish().records())
+    other_measurement, _ = measured_on(workload, records=200, seed=2)
+    assert not records.equals(other_measurement.publish().records())
 
 
-@pytest.mark.parametrize("n", [0, 1, 77, 1_000])
-def test_records_with_requested_number_keep_shares(n):
+@pytest.mark.parametrize("rows", [0, 1, 77, 1_000])
+def test_records_with_requested_number_keep_shares(rows):
     measurement, _ = measured_on(
         Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1.0), records=200
     )
     published = measurement.publish()
-    rows = published.records(n)
-    assert rows.shape == (n, 4)
-    if n == 1_000:  # with fewer rows, shares differ from those of the table by rounding
-        shares = np.bincount(rows["a"], minlength=9) / n
+    records = published.records(rows)
+    assert records.shape == (rows, len(SCHEMA))
+    if rows == 1_000:  # with fewer rows, shares differ from those of the table by rounding
+        shares = np.bincount(records["a"], minlength=9) / rows
         np.testing.assert_allclose(shares, published.table(["a"]) / published.total, atol=0.01)
 
 
@@ -207,23 +220,23 @@ def test_publish_integer_progress_increases_to_one():
     measurement.publish(integer=True, progress=lambda share, words: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+    # records are adjusted in the second half, in several steps
     assert len([share for share in shares if share > 0.5]) > 3
 
 
 def test_publish_integer_progress_follows_expected_times():
-    start_of_drawing = {}  # number of records -> share of the progress at which drawing begins
-    for records in (200, 200_000):
-        measurement, _ = measured_on(
-            Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=records
-        )
-        reports = []
+    def share_before_drawing(records):
+        workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+        measurement, _ = measured_on(workload, records=records)
+        shares = {}
         measurement.publish(
-            integer=True,
-            progress=lambda share, words, reports=reports: reports.append((words, share)),
+            integer=True, progress=lambda share, words: shares.setdefault(words, share)
         )
-        start_of_drawing[records] = next(s for words, s in reports if words == "Drawing records")
-    assert start_of_drawing[200_000] < 0.2
-    assert start_of_drawing[200] > 0.8
+        return shares["Drawing records"]
+
+    # few records are drawn quickly, many slowly
+    assert share_before_drawing(200) > 0.8
+    assert share_before_drawing(200_000) < 0.2
 
 
 def test_publish_forecast_includes_time_for_records():
@@ -235,13 +248,15 @@ def test_publish_forecast_includes_time_for_records():
 
 def test_forecast_of_records_grows_with_cells():
     """With 21 million cells, adjusting records takes about as long as fitting tables."""
-    forecasts = []
-    for sizes in ((5, 5, 5), (280, 280, 280)):
-        schema = Schema([Attribute.of_size(n, k) for n, k in zip("abc", sizes, strict=True)])
+
+    def plan_with_cells_per_attribute(cells):
+        schema = Schema([Attribute.of_size(name, cells) for name in "abc"])
         workload = Workload.all_ways(schema, (1, 2, 3), family="marginal")
-        result = plan(workload, Budget(pcost=1.0), "residualplanner")
-        forecasts.append(publish_forecast(result, 50_000))
-    small, large = forecasts
+        return plan(workload, Budget(pcost=1.0), "residualplanner")
+
+    large_plan = plan_with_cells_per_attribute(280)
+    small = publish_forecast(plan_with_cells_per_attribute(5), records=50_000)
+    large = publish_forecast(large_plan, records=50_000)
     assert small.records_seconds < 0.1
     assert 0.5 < large.fit_seconds / large.records_seconds < 2.0
-    assert publish_forecast(result, 0).records_seconds == 0.0
+    assert publish_forecast(large_plan, records=0).records_seconds == 0.0

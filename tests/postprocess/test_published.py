@@ -14,7 +14,7 @@ from engine.postprocess.published_tables import publish_forecast
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.pairs import pairwise
-from tests.publish.measured import FITS, SCHEMA, check, measured_on, sets
+from tests.publish.measured import FITS, SCHEMA, attribute_sets, check_consistent, measured_on
 from tests.shapes import SHAPES
 
 CASES = ((1,), (1, 2), (1, 2, 3), (4,)), FITS, (1e-4, 0.05, 50.0)
@@ -31,7 +31,7 @@ FEW = pairwise(*CASES)
 def test_published_tables_are_consistent_and_nonnegative(ways, fit, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
     measurement, _ = measured_on(workload, Budget(pcost=pcost))
-    check(measurement.publish(fit), workload)
+    check_consistent(measurement.publish(fit), workload)
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,17 @@ def test_publish_every_residual_plan_is_consistent(shape, mechanism, options, fi
         workload, Budget(pcost=1.0), records=50, mechanism=mechanism, **options
     )
     published = measurement.publish(fit)
-    check(published, workload)
+    check_consistent(published, workload)
     for number, group in enumerate(workload.groups):
         assert published.answers(number).shape == (group.count, 6)
 
 
 def test_tuned_test_plans_have_centers_complements_unions():
-    tuned = [
-        plan(SHAPES[shape](), Budget(pcost=1.0), centers="tuned")
-        for shape in ("cyclic", "weights_ratio")
-    ]
-    assert any(b.union for b in tuned[0].blocks.values())
-    assert tuned[1].split.centers
-    assert tuned[1].split.complements
+    cyclic = plan(SHAPES["cyclic"](), Budget(pcost=1.0), centers="tuned")
+    weights_ratio = plan(SHAPES["weights_ratio"](), Budget(pcost=1.0), centers="tuned")
+    assert any(block.union for block in cyclic.blocks.values())
+    assert weights_ratio.split.centers
+    assert weights_ratio.split.complements
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
@@ -87,7 +85,7 @@ def test_publish_with_large_budget_returns_true_tables():
     # Projecting cells with the true count 0 on nonnegative counts increases their sums slightly.
     for fit, tolerance in (("shrunk", 0.02), ("nonnegative", 1.0)):
         published = measurement.publish(fit)
-        for names in sets(SCHEMA, (1, 2, 3)):
+        for names in attribute_sets(SCHEMA, (1, 2, 3)):
             np.testing.assert_allclose(published.table(names), table(names), atol=tolerance)
 
 
@@ -99,7 +97,7 @@ def test_shrunk_tables_beat_unbiased_and_clipped(pcost):
         measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
         published = measurement.publish()
         total = max(0.0, float(measurement.marginal([])))
-        for names in sets(SCHEMA, (2,)):
+        for names in attribute_sets(SCHEMA, (2,)):
             unbiased = measurement.marginal(names)
             clipped = np.maximum(unbiased, 0.0)
             clipped *= total / clipped.sum()
@@ -114,8 +112,9 @@ def test_shrunk_tables_beat_unbiased_and_clipped(pcost):
 def test_publish_same_measurement_is_deterministic():
     workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
     measurement, _ = measured_on(workload)
-    one, other = measurement.publish(), publish(measurement)
-    assert all((one.contrasts[axes] == other.contrasts[axes]).all() for axes in one.contrasts)
+    first, second = measurement.publish().contrasts, publish(measurement).contrasts
+    assert list(first) == list(second)
+    assert all((first[axes] == second[axes]).all() for axes in first)
 
 
 def test_table_axes_follow_requested_attribute_order():
@@ -131,37 +130,39 @@ def test_table_axes_follow_requested_attribute_order():
 
 
 def test_answers_list_monotone_prefixes_and_unbiased_answers():
-    workload = (
-        Workload(SCHEMA).add(("a",), "prefix").add(("b", "a"), {"a": "prefix", "b": "marginal"})
-    )
+    workload = Workload(SCHEMA).add(("a",), "prefix")
+    workload = workload.add(("b", "a"), {"a": "prefix", "b": "marginal"})
     measurement, _ = measured_on(workload, Budget(pcost=1e-4), mechanism="querysmasher")
-    rows = measurement.publish().answers(0)
-    assert list(rows) == ["query", "published", "answer", "std", "low", "high"]
-    assert (np.diff(rows["published"]) >= -1e-9).all()
-    assert (np.diff(rows["answer"]) < 0).any()
-    assert (np.diff(measurement.publish().values(1).reshape(7, 9), axis=1) >= -1e-9).all()
-    np.testing.assert_array_equal(rows["answer"], measurement.values(0))
+    published = measurement.publish()
+    prefixes = published.answers(0)
+    assert list(prefixes) == ["query", "published", "answer", "std", "low", "high"]
+    assert (np.diff(prefixes["published"]) >= -1e-9).all()
+    assert (np.diff(prefixes["answer"]) < 0).any()
+    np.testing.assert_array_equal(prefixes["answer"], measurement.values(0))
+    prefixes_per_b = published.values(1).reshape(SCHEMA.sizes(("b", "a")))
+    assert (np.diff(prefixes_per_b, axis=1) >= -1e-9).all()
 
 
 def test_publish_negative_total_returns_zeros():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-    measurements = [
+    measurements = (
         measured_on(workload, Budget(pcost=1e-6), records=5, seed=seed)[0] for seed in range(8)
-    ]
-    with_negative_total = [m for m in measurements if m.marginal([]) < 0]
-    assert with_negative_total
+    )
+    with_negative_total = next(m for m in measurements if m.marginal([]) < 0)
     for fit in FITS:
-        published = with_negative_total[0].publish(fit)
+        published = with_negative_total.publish(fit)
         assert published.total == 0.0
         assert not published.table(["a", "b"]).any()
 
 
 def test_publish_with_invalid_request_is_refused():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
+    explicit, _ = measured_on(workload, mechanism="identity")
     with pytest.raises(NotApplicable, match="identity"):
-        measured_on(workload, mechanism="identity")[0].publish()
+        explicit.publish()
+    without_total, _ = measured_on(SHAPES["contrasts_only"](), mechanism="querysmasher")
     with pytest.raises(NotAnswerable, match="number of records"):
-        measured_on(SHAPES["contrasts_only"](), mechanism="querysmasher")[0].publish()
+        without_total.publish()
     measurement, _ = measured_on(workload)
     with pytest.raises(PlanError, match="fit"):
         measurement.publish("best")
@@ -193,23 +194,19 @@ def test_publish_progress_increases_to_one():
 
 @pytest.mark.parametrize("fit", FITS)
 def test_published_prefixes_and_ranges_are_monotone(fit):
-    workload = (
-        Workload(SCHEMA).add(("a", "b"), "prefix").add(("a", "d"), {"a": "prefix", "d": "marginal"})
-    )
-    workload = workload.add(("b",), "range")
+    prefix_groups = Workload(SCHEMA).add(("a", "b"), "prefix")
+    prefix_groups = prefix_groups.add(("a", "d"), {"a": "prefix", "d": "marginal"})
+    workload = prefix_groups.add(("b",), "range")
     measurement, _ = measured_on(workload, Budget(pcost=1e-4), mechanism="querysmasher")
     published = measurement.publish(fit)
-    cells, ranges = published.table(["b"]), published.values(2)
+    cells, ranges = published.table(["b"]), published.values(len(prefix_groups.groups))
     assert ranges.min() >= -1e-9
-    sums = [
-        cells[first:last].sum() for first, last in itertools.combinations(range(len(cells) + 1), 2)
-    ]
+    limits = itertools.combinations(range(len(cells) + 1), 2)
+    sums = [cells[start:stop].sum() for start, stop in limits]
     np.testing.assert_allclose(np.sort(ranges), np.sort(sums), atol=1e-9)
-    for number, group in enumerate(workload.groups[:2]):
-        sizes = [part.count for part in group.parts]
-        answers, unbiased = (
-            x.reshape(sizes)
-            for x in (published.values(number), measurement.answers(number)["answer"].to_numpy())
-        )
-        assert np.diff(answers, axis=0).min() >= -1e-9
+    for i, group in enumerate(prefix_groups.groups):
+        counts = [part.count for part in group.parts]
+        by_prefix_of_a = published.values(i).reshape(counts)
+        assert np.diff(by_prefix_of_a, axis=0).min() >= -1e-9
+        unbiased = measurement.values(i).reshape(counts)
         assert np.diff(unbiased, axis=0).min() < 0.0

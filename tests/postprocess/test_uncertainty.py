@@ -24,7 +24,7 @@ from engine.postprocess.uncertainty import (
 )
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.publish.measured import SCHEMA, measured_on, people
+from tests.publish.measured import SCHEMA, measured_on, random_tables
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
 MANY = Schema(
@@ -148,7 +148,7 @@ def test_true_cells_vary_at_least_like_sampled_counts():
 def test_intervals_cover_at_nominal_rate(pcost):
     workload = Workload.all_ways(WIDE, (1, 2), family="marginal")
     summary = coverage(
-        workload, Budget(pcost=pcost), people(WIDE, 20_000, 4), rehearsals=3, draws=8
+        workload, Budget(pcost=pcost), random_tables(WIDE, 20_000, 4), rehearsals=3, draws=8
     )[2]
     assert summary["cells"] > 300
     assert 0.85 <= summary["covered"] <= 0.985
@@ -272,7 +272,7 @@ def test_table_errors_depend_only_on_tables():
 
 
 def test_table_errors_increase_with_noise():
-    table = people(SCHEMA, 3_000, 1)
+    table = random_tables(SCHEMA, 3_000, 1)
     last = 0.0
     for pcost in (1e6, 1.0, 1e-2):
         measurement = simulate_measurement(

@@ -27,7 +27,7 @@ def marginals_of(schema, counts):
     return table
 
 
-def people(schema, records, seed):
+def random_tables(schema, records, seed):
     """Return a function that maps attribute names to exact tables of random clustered records."""
     rng = np.random.default_rng(seed)
     shares = np.ones(())
@@ -38,12 +38,12 @@ def people(schema, records, seed):
     return marginals_of(schema, counts.astype(float))
 
 
-def possible_people(schema, records, seed):
+def random_possible_tables(schema, records, seed):
     """Return a function that maps attribute names to exact tables of random possible records.
 
-    The records are those of `people` without the records in impossible cells."""
+    The records are those of `random_tables` without the records in impossible cells."""
     possible = schema.possible_share(schema.names) > 0.0
-    return marginals_of(schema, people(schema, records, seed)(schema.names) * possible)
+    return marginals_of(schema, random_tables(schema, records, seed)(schema.names) * possible)
 
 
 def measured_on(
@@ -54,17 +54,17 @@ def measured_on(
     The records are random.
     """
     budget = Budget(pcost=0.05) if budget is None else budget
-    table = people(workload.schema, records, seed)
+    table = random_tables(workload.schema, records, seed)
     chosen_plan = plan(workload, budget, mechanism=mechanism, **options)
     return simulate_measurement(chosen_plan, table, np.random.default_rng(seed)), table
 
 
-def sets(schema, ways):
+def attribute_sets(schema, ways):
     """Return all attribute sets whose size is in ``ways``."""
     return [names for k in ways for names in itertools.combinations(schema.names, k)]
 
 
-def check(published, workload, tolerance=1e-9):
+def check_consistent(published, workload, tolerance=1e-9):
     """Assert that tables are non-negative and have one total and consistent margins."""
     for group in workload.groups:
         table = published.table(group.attributes)

@@ -23,7 +23,7 @@ from engine.publish.tables_package import is_open, table_names, write_tables
 from engine.publish.verify import verify_package
 from engine.release.measure import read_plan
 from engine.workload import Attribute, Schema, Workload
-from tests.publish.measured import SCHEMA, check, marginals_of, possible_people
+from tests.publish.measured import SCHEMA, check_consistent, marginals_of, random_possible_tables
 from tests.publish.recomputed import answer_from_files, check_r_script
 
 measure = sys.modules["engine.release.measure"].measure
@@ -48,7 +48,7 @@ def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
     ways : numbers of attributes of the marginals.
     """
     plain = SCHEMA.with_facts(impossible=rules)
-    table = possible_people(plain, 2_000, 3)
+    table = random_possible_tables(plain, 2_000, 3)
     schema = plain.with_facts(invariants=[(list(names), table(names)) for names in CASES[which]])
     chosen_plan = plan(
         Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options
@@ -73,7 +73,7 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
     for fit in ("shrunk", "nonnegative", "none"):
         published = publish(measurement, fit)
         if fit != "none":
-            check(published, measurement.plan.workload)
+            check_consistent(published, measurement.plan.workload)
         for group in measurement.plan.workload.groups:
             fitted = published.table(group.attributes)
             # `Published.table` sets impossible cells to 0 and enforces the exact totals.  The
@@ -91,7 +91,7 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
             assert (published.table(list(names)) == table(names)).all()
         if fit == "shrunk":
             integer_tables = publish(measurement, fit, integer=True)
-            check(integer_tables, measurement.plan.workload)
+            check_consistent(integer_tables, measurement.plan.workload)
             codes = integer_tables.records().to_numpy()
             assert (schema.possible_share(schema.names)[tuple(codes.T)] > 0.0).all()
             for names in CASES[which]:

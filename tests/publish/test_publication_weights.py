@@ -17,11 +17,11 @@ from engine.postprocess.publication_weights import publication_weights
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.publish.measured import SCHEMA, people
+from tests.publish.measured import SCHEMA, random_tables
 
 PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
 RECORDS = 3_000
-TABLE = people(SCHEMA, RECORDS, 1)
+TABLE = random_tables(SCHEMA, RECORDS, 1)
 
 
 def weights_by_set(workload):
@@ -43,7 +43,10 @@ def test_publication_weights_reduce_or_keep_published_error(pcost):
     wide = Schema(
         [Attribute.of_size(name, n) for name, n in zip("abcd", (40, 9, 20, 2), strict=True)]
     )
-    workload, table = Workload.all_ways(wide, (1, 2), family="marginal"), people(wide, 20_000, 1)
+    workload, table = (
+        Workload.all_ways(wide, (1, 2), family="marginal"),
+        random_tables(wide, 20_000, 1),
+    )
     budget = Budget(pcost=pcost)
     weighted = publication_weights(workload, budget, expected_records=20_000)
     error, original = (
