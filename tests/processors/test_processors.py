@@ -48,13 +48,8 @@ def other_office(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [*NAMES, "tables"])
 def test_verify_package_of_other_processor_is_valid(other_office: Path, name: str) -> None:
-    assert (
-        verify_package(
-            other_office / f"{name}.zip",
-            ledger=other_office / "office.ledger" if name in NAMES else None,
-        )
-        == ()
-    )
+    ledger = other_office / "office.ledger" if name in NAMES else None
+    assert verify_package(other_office / f"{name}.zip", ledger=ledger) == ()
 
 
 @pytest.mark.parametrize("name", ["ranges", "sums", "cells"])
@@ -70,29 +65,29 @@ def test_verify_package_other_eigenvectors_is_valid(
             office.build_plan(name), office.RECORDS, rehearsal=True
         )
         path = write_package(measurement, tmp_path / "earlier.zip")
+        earlier, rewritten = tmp_path / "earlier", tmp_path / "rewritten"
+        earlier.mkdir()
+        rewritten.mkdir()
+        write_measurements(measurement, earlier)
     assert verify_package(path) == ()
     plan = load_plan(office.build_plan(name).to_json())
-    for folder in (tmp_path / "written", tmp_path / "again"):
-        folder.mkdir()
-    write_measurements(measurement, tmp_path / "written")
-    files = [tmp_path / "written" / name for name in FILES]
+    files = [earlier / name for name in FILES]
     stored = read_measurements(plan, *files, rehearsal=True, dataset="", key="", utc="")
-    write_measurements(stored, tmp_path / "again")
-    one, other = (
-        (tmp_path / folder / "measurements.json").read_bytes() for folder in ("written", "again")
-    )
-    assert one == other
+    write_measurements(stored, rewritten)
+    numbers = "measurements.json"
+    assert (rewritten / numbers).read_bytes() == (earlier / numbers).read_bytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_measurement_of_other_processor_has_equal_answers(other_office: Path, name: str) -> None:
-    measurement = Measurement.load(other_office / f"{name}.measured")
-    again = sys.modules["engine.release.measure"].measurement_of(
-        measurement.plan, measurement.answers_on_grid, dataset="", key="", utc="", rehearsal=False
+    other = Measurement.load(other_office / f"{name}.measured")
+    native = sys.modules["engine.release.measure"].measurement_of(
+        other.plan, other.answers_on_grid, dataset="", key="", utc="", rehearsal=False
     )
-    for group in range(len(measurement.plan.workload.groups)):
-        std = np.sqrt(measurement.plan.variances(group))
-        assert (np.abs(measurement.values(group) - again.values(group)) <= 1e-5 * std + 1e-9).all()
+    for group in range(len(other.plan.workload.groups)):
+        std = np.sqrt(other.plan.variances(group))
+        difference = np.abs(native.values(group) - other.values(group))
+        assert (difference <= 1e-5 * std + 1e-9).all()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -102,7 +102,7 @@ def check_page(text: str) -> None:
 
 def test_package_hostile_labels_are_escaped(released, tmp_path) -> None:
     measurement, receipt, ledger = released
-    path = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt, ledger=ledger)
     assert verify_package(path) == ()
     with zipfile.ZipFile(path) as archive:
         check_csv(archive.read("answers.csv").decode())
@@ -110,49 +110,52 @@ def test_package_hostile_labels_are_escaped(released, tmp_path) -> None:
 
 
 def test_answers_and_records_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
-    measurement = released[0]
-    files = [
-        write_answers(measurement, tmp_path / "a.csv", format="csv"),
-        write_published(tables, tmp_path / "p.csv", format="csv"),
-        write_records(measurement, tables.published.records(), tmp_path / "s.csv"),
-    ]
-    for file in files:
-        check_csv(file.read_text())
+    measurement, _, _ = released
+    records = tables.published.records()
+    for path in (
+        write_answers(measurement, tmp_path / "answers.csv", format="csv"),
+        write_published(tables, tmp_path / "published.csv", format="csv"),
+        write_records(measurement, records, tmp_path / "records.csv"),
+    ):
+        check_csv(path.read_text())
 
 
-def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
-    path = write_tables(tables, tmp_path / "t.zip")
+def test_tables_hostile_labels_are_escaped(tables, tmp_path) -> None:
+    path = write_tables(tables, tmp_path / "tables.zip")
     assert verify_package(path) == ()
     with zipfile.ZipFile(path) as archive:
         texts = {
             name: archive.read(name).decode("utf-8-sig")
             for name in archive.namelist()
-            if name[-3:] != "npz"
+            if not name.endswith(".npz")
         }
     for name, text in texts.items():
         if name.endswith(".csv"):
             check_csv(text)
-    metadata = json.loads(texts["tables.csv-metadata.json"])["tables"]
-    titles = [column["titles"] for column in metadata[1]["tableSchema"]["columns"]]
-    assert titles == next(csv.reader(io.StringIO(texts[metadata[1]["url"]])))
+    for table in json.loads(texts["tables.csv-metadata.json"])["tables"]:
+        titles = [column["titles"] for column in table["tableSchema"]["columns"]]
+        header = next(csv.reader(io.StringIO(texts[table["url"]])))
+        assert titles == header
     for name in ("README.md", "codebook.md"):
         # Without escaped characters and code spans, the text must contain no markup and no address.
         prose = re.sub(r"(`+).*?\1(?!`)", "", re.sub(r"\\.", "", texts[name]))
         assert not re.search(r"<|\]\(|://|www\.|`", prose), prose
+    # the rows of the codebook are "| code | label |", first all of the first attribute
     rows = [line for line in texts["codebook.md"].splitlines() if re.match(r"\| \d", line)]
     assert len(rows) == len(HOSTILE) + 3
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
-    assert [row[len(f"| {i} | ") : -2] for i, row in enumerate(rows[: len(HOSTILE)])] == list(
-        map(markdown, HOSTILE)
-    )
+    assert rows[: len(HOSTILE)] == [
+        f"| {code} | {markdown(label)} |" for code, label in enumerate(HOSTILE)
+    ]
 
 
 @pytest.mark.needs("R")
 def test_tables_hostile_labels_recompute_in_r(tables, tmp_path) -> None:
-    with zipfile.ZipFile(write_tables(tables, tmp_path / "t.zip")) as archive:
-        archive.extractall(tmp_path / "t")
+    folder = tmp_path / "tables"
+    with zipfile.ZipFile(write_tables(tables, tmp_path / "tables.zip")) as archive:
+        archive.extractall(folder)
     run = subprocess.run(
-        ["Rscript", "recompute.R"], cwd=tmp_path / "t", capture_output=True, text=True, check=False
+        ["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

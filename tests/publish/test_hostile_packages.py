@@ -44,9 +44,9 @@ DOCUMENTS = {
         "tables.csv-metadata.json",
     ),
 }
-SAMPLE, MEGABYTES = 12, 500
+SAMPLE, MAX_MEGABYTES = 12, 500
 # Largest ratio of the CPU seconds of a hostile package to those of the correct package.
-RATIO = 50
+MAX_TIME_RATIO = 50
 # files with the same format as another tested file
 SIMILAR = {
     "table2_sex.csv",
@@ -158,56 +158,55 @@ def test_verify_every_hostile_json_value_gives_verdict(unpacked, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
-def test_verify_damaged_files_gives_problem(unpacked, kind, tmp_path) -> None:
+def test_verify_damaged_files_gives_problem(unpacked, kind) -> None:
     folder = unpacked[kind]
+    # files whose digests are not in the certificate, or whose content is not recomputed
+    unsealed = ("certificate.json", "check.py", "report.html")
     for file in sorted(file for file in folder.iterdir() if file.name not in SIMILAR):
-        before = file.read_bytes()
-        for content in (
+        sound = file.read_bytes()
+        contents = [
             b"",
-            before[: len(before) // 2],
-            before * 2,
-            b"\x00" * len(before),
+            sound[: len(sound) // 2],
+            sound * 2,
+            b"\x00" * len(sound),
             b"\xff" * 100,
-        ):
+        ]
+        if kind == "tables":  # these packages have many files, and take longer to verify
+            contents = random.Random(file.name).sample(contents, 2)
+        for content in contents:
             file.write_bytes(content)
             # readers of parquet and zip ignore bytes before or after their content
-            repeated = content == before * 2 and file.suffix in (".npz", ".parquet")
-            assert verdict(folder) or repeated, file.name
-            if kind == "release" and file.name not in (
-                "certificate.json",
-                "check.py",
-                "report.html",
-            ):
+            is_readable = content == sound * 2 and file.suffix in (".npz", ".parquet")
+            assert verdict(folder) or is_readable, file.name
+            if kind == "release" and file.name not in unsealed:
                 seal(folder)
-                assert verdict(folder) or repeated, file.name
-            file.write_bytes(before)
+                assert verdict(folder) or is_readable, file.name
+            file.write_bytes(sound)
             seal(folder)
         file.unlink()
-        assert verdict(folder), file.name
-        (folder / file.name).symlink_to("/dev/zero")
-        assert verdict(folder), file.name
-        (folder / file.name).unlink()
-        file.write_bytes(before)
+        assert verdict(folder), f"{file.name} is missing"
+        file.symlink_to("/dev/zero")
+        assert verdict(folder), f"{file.name} is a link"
+        file.unlink()
+        file.write_bytes(sound)
         seal(folder)
     assert verdict(folder) == ()
 
 
 def test_verify_damaged_zip_gives_verdict(packages, tmp_path) -> None:
-    rng = random.Random(8)
+    rng, damaged = random.Random(8), tmp_path / "damaged.zip"
     for path in packages.values():
-        sound, target = path.read_bytes(), tmp_path / "damaged.zip"
+        sound = path.read_bytes()
         for _ in range(60):
             content = bytearray(sound)
-            # On average half of the damage is in the last 600 bytes, which contain the directory of
-            # the zip.
             for _ in range(rng.choice([1, 4, 40])):
-                content[rng.choice([rng.randrange(len(content)), -rng.randrange(1, 600)])] = (
-                    rng.randrange(256)
-                )
-            target.write_bytes(
-                bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
-            )
-            verdict(target)
+                # On average half of the damage is in the last 600 bytes, which contain the
+                # directory of the zip.
+                anywhere, near_end = rng.randrange(len(content)), -rng.randrange(1, 600)
+                content[rng.choice([anywhere, near_end])] = rng.randrange(256)
+            length = rng.choice([len(content), rng.randrange(len(content))])
+            damaged.write_bytes(bytes(content[:length]))
+            verdict(damaged)
 
 
 def zip_with(
@@ -249,45 +248,46 @@ def test_verify_zip_with_other_names_gives_problem(unpacked, kind, name, tmp_pat
 
 
 def test_verify_zip_with_special_members_gives_problem(unpacked, tmp_path) -> None:
-    folder = unpacked["release"]
+    folder, path = unpacked["release"], tmp_path / "special.zip"
+
+    def problem_of(member: zipfile.ZipInfo, content: bytes) -> str:
+        """Return the first problem of a package whose plan.json is ``member``."""
+        zip_with(path, folder, skip="plan.json", extra=((member, content),))
+        return verdict(path)[0]
+
     link = zipfile.ZipInfo("plan.json")
-    link.external_attr = 0o120777 << 16
-    assert (
-        "link"
-        in verdict(
-            zip_with(
-                tmp_path / "link.zip", folder, skip="plan.json", extra=((link, b"/etc/passwd"),)
-            )
-        )[0]
-    )
-    packed = zipfile.ZipInfo("plan.json")
-    packed.compress_type = zipfile.ZIP_LZMA
-    lzma = zip_with(tmp_path / "lzma.zip", folder, skip="plan.json", extra=((packed, b"{}"),))
-    assert "compressed" in verdict(lzma)[0]
-    content = bytearray(zip_with(tmp_path / "encrypted.zip", folder).read_bytes())
-    directory = content.rfind(b"PK\x01\x02")
-    content[directory + 8] |= 1
-    (tmp_path / "encrypted.zip").write_bytes(bytes(content))
-    assert "encrypted" in verdict(tmp_path / "encrypted.zip")[0]
+    link.external_attr = 0o120777 << 16  # file type and permissions of a symbolic link
+    assert "link" in problem_of(link, b"/etc/passwd")
+    lzma = zipfile.ZipInfo("plan.json")
+    lzma.compress_type = zipfile.ZIP_LZMA
+    assert "compressed" in problem_of(lzma, b"{}")
+    content = bytearray(zip_with(path, folder).read_bytes())
+    last_directory_entry = content.rfind(b"PK\x01\x02")
+    content[last_directory_entry + 8] |= 1  # the flag of encrypted members
+    path.write_bytes(bytes(content))
+    assert "encrypted" in verdict(path)[0]
 
 
 def test_verify_zip_with_false_directory_gives_verdict(packages, tmp_path) -> None:
-    sound, target = packages["release"].read_bytes(), tmp_path / "p.zip"
+    sound, damaged = packages["release"].read_bytes(), tmp_path / "damaged.zip"
     end = sound.rfind(b"PK\x05\x06")
     # fields of the end record: number of files, and size and position of the central directory
-    for place, form in ((end + 10, "<H"), (end + 12, "<I"), (end + 16, "<I")):
-        for value in (0, 1, 0x7FFF, 0xFFFF) + ((0x7FFFFFFF, 0xFFFFFFFF) if form == "<I" else ()):
+    for offset, form in ((10, "<H"), (12, "<I"), (16, "<I")):
+        values = [0, 1, 0x7FFF, 0xFFFF]
+        if form == "<I":
+            values += [0x7FFFFFFF, 0xFFFFFFFF]
+        for value in values:
             content = bytearray(sound)
-            content[place : place + struct.calcsize(form)] = struct.pack(form, value)
-            target.write_bytes(bytes(content))
-            verdict(target)
+            struct.pack_into(form, content, end + offset, value)
+            damaged.write_bytes(bytes(content))
+            verdict(damaged)
     # The ZIP64 end record states 2^62 files.
     zip64_end = struct.pack(
         "<4sQHHIIQQQQ", b"PK\x06\x06", 44, 45, 45, 0, 0, 2**62, 2**62, 2**62, 2**62
     )
     locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
-    target.write_bytes(sound[:end] + zip64_end + locator + sound[end:])
-    assert "files" in verdict(target)[0]
+    damaged.write_bytes(sound[:end] + zip64_end + locator + sound[end:])
+    assert "files" in verdict(damaged)[0]
 
 
 # --- time and memory, in a subprocess ---
@@ -387,25 +387,28 @@ BOMBS = (
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_verify_bombs_within_limits(packages, unpacked, tmp_path) -> None:
     paths = [
-        bomb(tmp_path / f"{i}.zip", unpacked[kind], *of) for i, (kind, *of) in enumerate(BOMBS)
+        bomb(tmp_path / f"{number}.zip", unpacked[kind], name, chunk, count)
+        for number, (kind, name, chunk, count) in enumerate(BOMBS)
     ]
     for change in (parquet_bomb, dictionary_bomb, array_bomb, matrix_bomb):
         folder = shutil.copytree(unpacked["release"], tmp_path / change.__name__)
         change(folder)
         seal(folder)
         paths.append(pack(folder, tmp_path / f"{change.__name__}.zip"))
-    paths.append(tmp_path / "members.zip")
-    with zipfile.ZipFile(paths[-1], "w") as archive:
+    many_members = tmp_path / "members.zip"
+    with zipfile.ZipFile(many_members, "w") as archive:
         for number in range(60_000):
             archive.writestr(zipfile.ZipInfo(f"{number}"), b"")
+    paths.append(many_members)
     assert max(path.stat().st_size for path in paths) < 8 * MB
+    # in one new process, so that the peak memory is that of the packages
     command = [sys.executable, "-c", CHILD, packages["release"], *paths]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert len(lines) == len(paths)
     for line in lines:
-        ratio, megabytes, problems = map(float, line.split("|")[1:])
-        assert problems, line
-        assert ratio < RATIO, line
-        assert megabytes < MEGABYTES, line
+        _, ratio, megabytes, problems = line.split("|")
+        assert int(problems) > 0, line
+        assert float(ratio) < MAX_TIME_RATIO, line
+        assert float(megabytes) < MAX_MEGABYTES, line

@@ -57,7 +57,7 @@ def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
 
 
 @pytest.mark.parametrize(
-    ("which", "rules", "ways", "centers"),
+    ("case", "rules", "ways", "centers"),
     [
         ("one", RULES, (1, 2, 3), "uniform"),
         ("pair", [], (1, 2), "tuned"),
@@ -66,63 +66,58 @@ def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
         ("disjoint", RULES, (1, 2), "tuned"),
         ("all", [], (1, 2), "uniform"),
     ],
+    ids=list(CASES),
 )
-def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> None:
-    measurement, table = simulated(which, rules, ways, centers=centers)
-    schema = measurement.plan.schema
+def test_fits_and_records_equal_exact_totals(case, rules, ways, centers) -> None:
+    measurement, table = simulated(case, rules, ways, centers=centers)
+    workload, schema = measurement.plan.workload, measurement.plan.schema
+    exact_sets = [tuple(names) for names in CASES[case]]
     for fit in ("shrunk", "nonnegative", "none"):
         published = publish(measurement, fit)
         if fit != "none":
-            check_consistent(published, measurement.plan.workload)
-        for group in measurement.plan.workload.groups:
+            check_consistent(published, workload)
+        for names in exact_sets:
+            assert (published.table(names) == table(names)).all()
+        for group in workload.groups:
             fitted = published.table(group.attributes)
             # `Published.table` sets impossible cells to 0 and enforces the exact totals.  The
             # contrasts already satisfy both, so the table does not change.
             assembled = assemble_table(published.contrasts, published.positions(group.attributes))
             assert np.abs(assembled - fitted).max() <= 1e-7
             assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()
-            for names in CASES[which]:
+            for names in exact_sets:
                 if set(names) <= set(group.attributes):
-                    axes = [group.attributes.index(n) for n in names]
-                    summed = fitted.sum(axis=tuple(a for a in range(fitted.ndim) if a not in axes))
-                    order = [sorted(axes).index(k) for k in axes]
-                    assert np.abs(summed.transpose(order) - table(names)).max() <= 1e-8
-        for names in CASES[which]:
-            assert (published.table(list(names)) == table(names)).all()
-        if fit == "shrunk":
-            integer_tables = publish(measurement, fit, integer=True)
-            check_consistent(integer_tables, measurement.plan.workload)
-            codes = integer_tables.records().to_numpy()
-            assert (schema.possible_share(schema.names)[tuple(codes.T)] > 0.0).all()
-            for names in CASES[which]:
-                assert (integer_tables.table(list(names)) == table(names)).all()
+                    # the subscripts of `einsum` are the names of the attributes
+                    margin = np.einsum(f"{''.join(group.attributes)}->{''.join(names)}", fitted)
+                    assert np.abs(margin - table(names)).max() <= 1e-8
+    integer_tables = publish(measurement, "shrunk", integer=True)
+    check_consistent(integer_tables, workload)
+    codes = integer_tables.records().to_numpy()
+    assert (schema.possible_share(schema.names)[tuple(codes.T)] > 0.0).all()
+    for names in exact_sets:
+        assert (integer_tables.table(names) == table(names)).all()
 
 
 def test_exact_totals_reduce_error_of_fitted_tables() -> None:
-    errors = []
-    for which in ("round", None):
-        measurement, table = simulated(which or "all", pcost=2e-3)
-        errors.append(
-            sum(
-                np.abs(measurement.publish().table(n) - table(n)).sum()
-                for n in (["a", "d"], ["b", "d"], ["c", "d"])
-            )
-        )
-    assert errors[0] < errors[1]
+    def error(case):
+        measurement, table = simulated(case, pcost=2e-3)
+        published = measurement.publish()
+        pairs = (["a", "d"], ["b", "d"], ["c", "d"])  # not among the exact totals
+        return sum(np.abs(published.table(names) - table(names)).sum() for names in pairs)
+
+    assert error("round") < error("all")
 
 
 def test_simulated_records_and_errors_equal_exact_totals() -> None:
     measurement, table = simulated("meeting")
     records = synthetic(measurement.plan.schema, 7, seed=2)
-    simulated_measurement = measure(measurement.plan, records, rehearsal=True)
-    assert (simulated_measurement.marginal(["a", "b"]) == table("ab")).all()
+    rehearsal = measure(measurement.plan, records, rehearsal=True)
+    assert (rehearsal.marginal(["a", "b"]) == table("ab")).all()
     errors = measurement.publish().uncertainty(draws=3)
-    number = next(
-        i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b")
-    )
-    answers = errors.answers(number)
+    exact_group = [g.attributes for g in measurement.plan.workload.groups].index(("a", "b"))
+    answers = errors.answers(exact_group)
     assert answers["error"].abs().max() < 1e-9
-    assert (errors.answers(number)["flag"][answers["answer"] > 20] == "publishable").all()
+    assert (answers["flag"][answers["answer"] > 20] == "publishable").all()
 
 
 def test_open_form_contains_exact_totals(tmp_path) -> None:
@@ -161,37 +156,28 @@ def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     schema = schema.with_facts(
         invariants=[(["sex"], [3_000_000, 20]), (["age"], [3_000_000, 5, 5, 5, 5])]
     )
-    workload = (
-        Workload(schema)
-        .add(("years", "age"), "affine")
-        .add(("sex",))
-        .add(("age", "sex"))
-        .add((), "total")
-    )
+    workload = Workload(schema).add(("years", "age"), "affine")
+    workload = workload.add(("sex",)).add(("age", "sex")).add((), "total")
     chosen_plan = plan(workload, Budget(pcost=0.5), "querysmasher")
-    table = np.zeros((5, 4, 2))
-    table[0, 0, 0], table[1:, 1, 1] = 3_000_000, 5
+    counts = np.zeros((5, 4, 2))
+    counts[0, 0, 0], counts[1:, 1, 1] = 3_000_000, 5
     measurement = simulate_measurement(
-        chosen_plan, marginals_of(schema, table), np.random.default_rng(1)
+        chosen_plan, marginals_of(schema, counts), np.random.default_rng(1)
     )
     assert not is_open(measurement)
     write_tables(measurement.publish().uncertainty(draws=2), tmp_path / "tables.zip")
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
         archive.extractall(tmp_path)
     integers = pd.read_csv(tmp_path / "integers.csv")
-    # the exact totals have the integer 1, the grid 1 and no noise
-    assert integers.iloc[-1, 1:].tolist() == [1, 1.0, 0.0]
-    for number in range(len(workload.groups)):
-        weights = np.loadtxt(
-            tmp_path / f"{table_names(workload.groups)[number]}_weights.csv", delimiter=",", ndmin=2
-        )
-        answers = measurement.answers(number)
-        np.testing.assert_allclose(
-            weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-6
-        )
-        np.testing.assert_allclose(
-            np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9, atol=1e-9
-        )
+    exact_totals = integers.iloc[-1]
+    assert exact_totals[["integer", "grid", "noise"]].tolist() == [1, 1.0, 0.0]
+    for group, name in enumerate(table_names(workload.groups)):
+        weights = np.loadtxt(tmp_path / f"{name}_weights.csv", delimiter=",", ndmin=2)
+        answers = measurement.answers(group)
+        recomputed = weights @ (integers["integer"] * integers["grid"])
+        np.testing.assert_allclose(recomputed, answers["answer"], atol=1e-6)
+        recomputed_std = np.sqrt(weights**2 @ integers["noise"] ** 2)
+        np.testing.assert_allclose(recomputed_std, answers["std"], rtol=1e-9, atol=1e-9)
     assert "exact totals" in (tmp_path / "README.md").read_text()
     check_r_script(tmp_path)
 

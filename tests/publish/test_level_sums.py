@@ -35,11 +35,11 @@ def errors() -> Uncertainty:
 
 
 def test_sums_add_cells_of_areas(errors: Uncertainty) -> None:
-    group = at_level(SCHEMA, WORKLOAD.groups[0], "county", "state")
+    states_by_sex = at_level(SCHEMA, WORKLOAD.groups[0], "county", "state")
     table = errors.published.table(("sex", "county"))
-    expected = table.reshape(2, 3, 4).sum(axis=2).ravel()
-    np.testing.assert_allclose(errors.published.sums(group), expected)
-    sums = errors.sums(group)
+    expected = table.reshape(2, 3, 4).sum(axis=2).ravel()  # 3 states of 4 counties
+    np.testing.assert_allclose(errors.published.sums(states_by_sex), expected)
+    sums = errors.sums(states_by_sex)
     assert sums["query"].tolist()[:2] == [
         "sex = F and state = state 0",
         "sex = F and state = state 1",

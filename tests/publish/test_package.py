@@ -64,67 +64,66 @@ def unpacked(path: Path, folder: Path) -> Path:
 
 def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    folder = unpacked(
-        write_package(measurement, tmp_path / "release.zip", receipt=receipt), tmp_path / "out"
-    )
-    certificate_fields = json.loads((folder / "certificate.json").read_text())
-    assert set(certificate_fields["files"]) == {p.name for p in folder.iterdir()} - {
-        "certificate.json"
-    }
-    for name, digest in certificate_fields["files"].items():
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt)
+    folder = unpacked(path, tmp_path / "unpacked")
+    certificate = json.loads((folder / "certificate.json").read_text())
+    names = {file.name for file in folder.iterdir()}
+    assert set(certificate["files"]) == names - {"certificate.json"}
+    for name, digest in certificate["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert certificate_fields["pcost"] == measurement.plan.pcost
-    assert certificate_fields["ledger"] == {
+    assert certificate["pcost"] == measurement.plan.pcost
+    assert certificate["ledger"] == {
         "seq": receipt.seq,
         "hash": receipt.hash,
         "pcost": receipt.pcost,
         "utc": receipt.utc,
     }
-    table = pq.read_table(folder / "answers.parquet")
-    assert table.num_rows == measurement.plan.workload.queries
+    queries = measurement.plan.workload.queries
+    assert pq.read_table(folder / "answers.parquet").num_rows == queries
     with open(folder / "answers.csv", newline="", encoding="utf-8") as file:
-        assert sum(1 for _ in csv.reader(file)) == measurement.plan.workload.queries + 1
-    assert not list(tmp_path.glob("*.part"))
+        _, *rows = csv.reader(file)
+    assert len(rows) == queries
+    assert not list(tmp_path.glob("*.part"))  # no temporary file
 
 
-def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> None:
+def test_certificate_and_report_state_global_bound_first(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    plan_ = measurement.plan
-    words = "above the theoretical limit for any matrix mechanism"
-    with zipfile.ZipFile(
-        write_package(measurement, tmp_path / "r.zip", receipt=receipt)
-    ) as archive:
-        certificate_fields = json.loads(archive.read("certificate.json"))
+    result = measurement.plan
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt)
+    with zipfile.ZipFile(path) as archive:
+        certificate = json.loads(archive.read("certificate.json"))
         report = archive.read("report.html").decode()
-    assert certificate_fields["global_gap"] == pytest.approx(plan_.certificate.global_gap)
-    assert certificate_fields["global_bound_counts"] * (
-        1 + certificate_fields["global_gap"]
-    ) == pytest.approx(plan_.weighted_rmse)
-    assert words in certificate_fields["claim"]
-    assert report.index(words) < report.index(plan_.certificate.statement[:40])
+    gap, bound = certificate["global_gap"], certificate["global_bound_counts"]
+    assert gap == pytest.approx(result.certificate.global_gap)
+    assert bound * (1 + gap) == pytest.approx(result.weighted_rmse)
+    claim = "above the theoretical limit for any matrix mechanism"
+    assert claim in certificate["claim"]
+    assert report.index(claim) < report.index(result.certificate.statement[:40])
 
 
 def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
     schema = Schema([Attribute.of_size("x", 6), Attribute.of_size("y", 4)])
     workload = Workload(schema).add("y", "prefix").add("x", "prefix").add(("x", "y"), "prefix")
+    records = synthetic(schema, 50, seed=1)
+
+    def release_with_constraints(keep):
+        result = plan(workload, Budget(pcost=0.5), centers="tuned", keep=keep)
+        return measure(result, records, rehearsal=True)
+
     uniform = " above its error with uniform centers"
-    expected = {
-        0.0: f"every group: not{uniform}",
-        0.025: f"x (prefix): at most 2.5%{uniform}; x × y (prefix): not{uniform}",
-    }
-    for share, words in expected.items():
-        keep = {1: share, 2: 0.0} if share else share
-        measurement = measure(
-            plan(workload, Budget(pcost=0.5), centers="tuned", keep=keep),
-            synthetic(schema, 50, seed=1),
-            rehearsal=True,
-        )
-        assert package.certificate(measurement, None, 0.95)["kept"] == words
-    original = package.certificate
-    monkeypatch.setattr(
-        package, "certificate", lambda *args: original(*args) | {"kept": "every group: not at all"}
+    every_group = release_with_constraints(0.0)
+    some_groups = release_with_constraints({1: 0.025, 2: 0.0})
+    assert package.certificate(every_group, None, 0.95)["kept"] == f"every group: not{uniform}"
+    certificate = package.certificate
+    assert certificate(some_groups, None, 0.95)["kept"] == (
+        f"x (prefix): at most 2.5%{uniform}; x × y (prefix): not{uniform}"
     )
-    changed = write_package(measurement, tmp_path / "changed.zip")
+    monkeypatch.setattr(
+        package,
+        "certificate",
+        lambda *args: certificate(*args) | {"kept": "every group: not at all"},
+    )
+    changed = write_package(some_groups, tmp_path / "changed.zip")
     assert verify_package(changed) == (
         "kept in the certificate differs from what the plan and the measurements imply",
     )
@@ -132,10 +131,9 @@ def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
 
 def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    page = (
-        unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
-        / "report.html"
-    ).read_text()
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt)
+    with zipfile.ZipFile(path) as archive:
+        page = archive.read("report.html").decode()
     assert not re.search(r"<(script|link|img|iframe)", page)
     assert "<b>sex" not in page
     assert "&lt;b&gt;sex" in page
@@ -164,7 +162,8 @@ def signed(released, signed_file, tmp_path):
 
     Tests may change the files in the folder.
     """
-    return unpacked(signed_file, tmp_path / "signed"), signed_file, released[2]
+    _, _, ledger = released
+    return unpacked(signed_file, tmp_path / "signed"), signed_file, ledger
 
 
 def unsigned(released, folder: Path) -> Path:
@@ -188,15 +187,15 @@ def update_digests(folder: Path) -> None:
 def test_verify_signed_package_detects_every_changed_file(signed) -> None:
     folder, path, ledger = signed
     public = ledger.public_key()
-    assert (
-        verify_package(path) == verify_package(folder, public_key=public, ledger=ledger.path) == ()
-    )
+    assert verify_package(path) == ()
+    assert verify_package(folder, public_key=public, ledger=ledger.path) == ()
     for file in sorted(folder.iterdir()):
         content = file.read_bytes()
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        assert verify_package(folder), file.name
+        last_bit_changed = content[:-1] + bytes([content[-1] ^ 1])
+        file.write_bytes(last_bit_changed)
+        assert verify_package(folder), f"{file.name} is changed"
         file.unlink()
-        assert verify_package(folder, public_key=public), file.name
+        assert verify_package(folder, public_key=public), f"{file.name} is missing"
         file.write_bytes(content)
     (folder / "more.txt").write_text("?")
     assert "more.txt" in verify_package(folder)[0]
@@ -205,35 +204,37 @@ def test_verify_signed_package_detects_every_changed_file(signed) -> None:
 
 
 def test_verify_package_accepts_all_arrays_of_plan(tmp_path, monkeypatch) -> None:
+    """A plan of many blocks has more arrays than a package may have files."""
     schema = Schema([Attribute.of_size(f"a{i}", 2) for i in range(7)])
-    wide = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.5))
-    write_package(measure(wide, synthetic(schema, 50, seed=3), rehearsal=True), tmp_path / "a.zip")
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+    many_blocks = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.5))
+    measurement = measure(many_blocks, synthetic(schema, 50, seed=3), rehearsal=True)
+    path = write_package(measurement, tmp_path / "release.zip")
+    with zipfile.ZipFile(path) as archive:
         assert len(archive.namelist()) <= 10
         arrays = np.load(io.BytesIO(archive.read("measurements.npz")))
-    assert 10 < len(arrays.files) <= package_files.max_arrays_of(wide)
+    assert 10 < len(arrays.files) <= package_files.max_arrays_of(many_blocks)
     limited = functools.partial(package_files.open_zip, max_members=10)
     monkeypatch.setattr(package_files, "open_zip", limited)
-    assert verify_package(tmp_path / "a.zip") == ()
+    assert verify_package(path) == ()
 
 
 def test_verify_compares_every_certificate_field(released, tmp_path) -> None:
     folder = unsigned(released, tmp_path)
-    certificate = json.loads((folder / "certificate.json").read_text())
+    path = folder / "certificate.json"
+    certificate = json.loads(path.read_text())
     assert verify_package(folder) == ()
     ledger_fields = {"dataset", "key", "utc"}  # in no other file; only the signature protects them
-    for name, value in certificate.items():
-        if name in ledger_fields or name == "files":
-            continue
+    for name in certificate.keys() - ledger_fields - {"files"}:
+        value = certificate[name]
         if name == "ledger":
-            other = value | {"pcost": 0.125}
+            changed = value | {"pcost": 0.125}
         elif isinstance(value, dict):
-            other = {}
+            changed = {}
         else:
-            other = value + ("!" if isinstance(value, str) else 1)
-        (folder / "certificate.json").write_text(json.dumps(certificate | {name: other}))
+            changed = value + ("!" if isinstance(value, str) else 1)
+        path.write_text(json.dumps(certificate | {name: changed}))
         assert verify_package(folder), name
-    (folder / "certificate.json").write_text(json.dumps(certificate | {"note": "all is well"}))
+    path.write_text(json.dumps(certificate | {"note": "all is well"}))
     assert verify_package(folder)
 
 
@@ -245,27 +246,28 @@ def test_verify_certificate_tolerates_rounding_differences(released, tmp_path) -
         (folder / "certificate.json").write_text(json.dumps(certificate | changes))
         return verify_package(folder) == ()
 
-    gap = certificate["global_gap"]
-    least = certificate["global_bound_counts"]
-    claim = certificate["claim"]
-    percent = f"{math.ceil(10_000.0 * gap - 1e-9) / 100.0:.2f}%"
-    assert percent in claim
+    pcost, rmse = certificate["pcost"], certificate["rmse_counts"]
+    assert is_valid(pcost=float(np.nextafter(pcost, 1.0)), rmse_counts=rmse * (1.0 + 1e-7))
+    assert not is_valid(pcost=pcost * (1.0 + 1e-8))
+    assert not is_valid(rmse_counts=rmse * (1.0 + 1e-4))
+
+    gap, bound, claim = (certificate[n] for n in ("global_gap", "global_bound_counts", "claim"))
+    percent = math.ceil(10_000.0 * gap - 1e-9) / 100.0
+    assert f"{percent:.2f}%" in claim
+
+    def claim_of(percent_text: str) -> str:
+        return claim.replace(f"{percent:.2f}%", percent_text)
+
     # packages of earlier versions state one decimal
-    assert is_valid(claim=claim.replace(percent, f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"))
-    assert is_valid(
-        pcost=float(np.nextafter(certificate["pcost"], 1.0)),
-        rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-7),
-    )
-    assert not is_valid(pcost=certificate["pcost"] * (1.0 + 1e-8))
-    assert not is_valid(rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-4))
-    assert is_valid(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.1:.1f}%"))
-    assert not is_valid(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    assert is_valid(claim=claim_of(f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"))
+    assert is_valid(claim=claim_of(f"{percent + 0.1:.1f}%"))
+    assert not is_valid(claim=claim_of(f"{percent + 0.5:.1f}%"))
     # a slower machine may prove a slightly weaker bound
-    slower = {"global_gap": gap + 0.005, "global_bound_counts": least / 1.005}
-    assert is_valid(**slower, claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
+    slower = {"global_gap": gap + 0.005, "global_bound_counts": bound / 1.005}
+    assert is_valid(**slower, claim=claim_of(f"{percent + 0.5:.1f}%"))
     assert not is_valid(global_gap=gap + 0.02 * (1.0 + gap))
     assert not is_valid(claim=claim.replace("theoretical", "practical"))
-    assert not is_valid(claim=claim.replace(percent, "%"))
+    assert not is_valid(claim=claim_of("%"))
 
 
 def test_verify_requires_signature_of_the_ledger(signed, tmp_path) -> None:
@@ -275,9 +277,9 @@ def test_verify_requires_signature_of_the_ledger(signed, tmp_path) -> None:
     assert "signature" in verify_package(folder)[0]
     update_digests(folder)
     assert "not signed" in verify_package(folder, public_key=public)[0]
-    other = Ledger.create(tmp_path / "other").sign(certificate.read_bytes())
-    signature = {"algorithm": "Ed25519", "public_key": other[0], "signature": other[1]}
-    (folder / "signature.json").write_text(json.dumps(signature))
+    other_public, signature = Ledger.create(tmp_path / "other").sign(certificate.read_bytes())
+    fields = {"algorithm": "Ed25519", "public_key": other_public, "signature": signature}
+    (folder / "signature.json").write_text(json.dumps(fields))
     assert "another ledger" in verify_package(folder, public_key=public)[0]
 
 
@@ -293,8 +295,8 @@ def test_verify_detects_changed_answers(signed, column: str) -> None:
 
 def test_verify_detects_changed_integers_and_csv(signed) -> None:
     folder, _, _ = signed
-    text = (folder / "answers.csv").read_text().splitlines()
-    (folder / "answers.csv").write_text("\n".join([text[0], text[2], text[1], *text[3:]]) + "\n")
+    header, first, second, *rest = (folder / "answers.csv").read_text().splitlines()
+    (folder / "answers.csv").write_text("\n".join([header, second, first, *rest]) + "\n")
     update_digests(folder)
     assert "answers.csv" in verify_package(folder)[0]
     with np.load(folder / "measurements.npz") as file:
@@ -306,79 +308,81 @@ def test_verify_detects_changed_integers_and_csv(signed) -> None:
 
 
 def test_answers_follow_from_integers_by_least_squares(released, signed) -> None:
-    folder, (measurement, _, _) = signed[0], released
+    (measurement, _, _), (folder, _, _) = released, signed
     document = json.loads((folder / "measurements.json").read_text())
     arrays = np.load(folder / "measurements.npz")
-    sizes, names, rows, scaled_answers = (2, 6), ["<b>sex", "age"], [], []
+    sizes, names = (2, 6), ["<b>sex", "age"]
+    rows, measured = [], []  # both in units of the noise
     for block in document["blocks"]:
-        matrix = np.ones((1, 1))
-        for name, size in zip(names, sizes, strict=True):
-            matrices = [arrays[f["rows"]] for f in block["factors"] if f["axes"] == [name]]
-            matrix = np.kron(matrix, matrices[0] if matrices else np.ones((1, size)))
-        rows.append(matrix / block["noise"])
-        scaled_answers.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
-    B, y = np.concatenate(rows), np.concatenate(scaled_answers)
-    cells = np.linalg.lstsq(B, y)[0]
+        matrix_of = {tuple(f["axes"]): arrays[f["rows"]] for f in block["factors"]}
+        by_sex, by_age = (
+            matrix_of.get((name,), np.ones((1, size)))
+            for name, size in zip(names, sizes, strict=True)
+        )
+        rows.append(np.kron(by_sex, by_age) / block["noise"])
+        measured.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
+    B = np.concatenate(rows)
+    cells, *_ = np.linalg.lstsq(B, np.concatenate(measured))
     np.testing.assert_allclose(cells.reshape(sizes), measurement.marginal(names), atol=1e-6)
     covariance = np.linalg.inv(B.T @ B)
     answers = pq.read_table(folder / "answers.parquet").to_pandas()
-    both = answers[answers["attributes"] == "<b>sex x age"]
+    pair = answers[answers["attributes"] == "<b>sex x age"]
     prefixes = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # prefix queries on age, per sex
-    np.testing.assert_allclose(both["answer"], prefixes @ cells, atol=1e-6)
-    np.testing.assert_allclose(
-        both["std"], np.sqrt(np.diag(prefixes @ covariance @ prefixes.T)), rtol=1e-9
-    )
-    np.testing.assert_allclose(
-        both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9
-    )
-    queries = [(names, np.eye(12)[i].reshape(sizes)) for i in (0, 7)]
-    np.testing.assert_allclose(
-        measurement.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9
-    )
+    np.testing.assert_allclose(pair["answer"], prefixes @ cells, atol=1e-6)
+    std = np.sqrt(np.diag(prefixes @ covariance @ prefixes.T))
+    np.testing.assert_allclose(pair["std"], std, rtol=1e-9)
+    half_width = 1.959963984540054 * std  # of 95% intervals
+    np.testing.assert_allclose(pair["high"] - pair["answer"], half_width, rtol=1e-9)
+    first, eighth = (np.eye(12)[cell].reshape(sizes) for cell in (0, 7))
+    planned = measurement.plan.covariance([(names, first), (names, eighth)])
+    np.testing.assert_allclose(planned[0, 1], covariance[0, 7], rtol=1e-9)
 
 
 def test_verify_accepts_two_stage_release(tmp_path) -> None:
     schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
-    options = [
+    coarse, fine = (
         plan(Workload.all_ways(schema, ways=k), Budget(pcost=0.4), centers="uniform")
         for k in (1, 2)
-    ]
+    )
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
     records = synthetic(schema, 500, seed=3)
-    key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
-    stepwise.decide(ledger, key, option=1, by="A. Reader")
-    final = stepwise.finish(ledger, key, records)
-    path = write_package(final, tmp_path / "r.zip", receipt=ledger.find(final.key), ledger=ledger)
+    look = stepwise.look(coarse_or_fine(coarse, fine), records, dataset="survey", ledger=ledger)
+    stepwise.decide(ledger, look.key, option=1, by="A. Reader")
+    final = stepwise.finish(ledger, look.key, records)
+    receipt = ledger.find(final.key)
+    path = write_package(final, tmp_path / "release.zip", receipt=receipt, ledger=ledger)
     assert verify_package(path, ledger=ledger.path) == ()
 
 
 def test_verify_detects_restored_older_ledger(small_plan, tmp_path) -> None:
-    place = tmp_path / "office.ledger"
-    ledger = Ledger.create(place)
+    ledger_path = tmp_path / "office.ledger"
+    ledger = Ledger.create(ledger_path)
     ledger.add_dataset("survey", total=Budget(pcost=2.0))
-    early = place.read_bytes()
-    measurement = measure(
-        small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger
-    )
+    older_content = ledger_path.read_bytes()
+    records = synthetic(SCHEMA, 500, seed=3)
+    measurement = measure(small_plan, records, dataset="survey", ledger=ledger)
     receipt = ledger.find(measurement.key)
-    package = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
-    check = ["verify", "--ledger", str(place), "--package", str(package)]
-    assert main(check) == main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 0
-    place.write_bytes(early)
-    for file in Path(f"{place}.results").iterdir():
+    package_path = tmp_path / "release.zip"
+    write_package(measurement, package_path, receipt=receipt, ledger=ledger)
+    verify = ["verify", "--ledger", str(ledger_path)]
+    with_package = [*verify, "--package", str(package_path)]
+    with_receipt = [*verify, "--receipt", f"{receipt.seq}:{receipt.hash}"]
+    assert main(with_package) == 0
+    assert main(with_receipt) == 0
+    ledger_path.write_bytes(older_content)
+    for file in Path(f"{ledger_path}.results").iterdir():
         file.unlink()
-    assert main(["verify", "--ledger", str(place)]) == 0, "the older file is consistent"
-    assert main(check) == 1
-    assert main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 1
+    assert main(verify) == 0, "the older file is consistent"
+    assert main(with_package) == 1
+    assert main(with_receipt) == 1
 
 
 def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
     measurement, receipt, _ = released
-    folder = unpacked(
-        write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out"
-    )
-    good = subprocess.run(
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt)
+    folder = unpacked(path, tmp_path / "unpacked")
+    complete = subprocess.run(
         [sys.executable, "check.py"],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -386,11 +390,10 @@ def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
         text=True,
         check=False,
     )
-    assert good.returncode == 0, good.stderr
-    assert "Every file, field, answer, standard error and interval" in good.stdout
-    (folder / "plan.json").write_text(
-        (folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1)
-    )
+    assert complete.returncode == 0, complete.stderr
+    assert "Every file, field, answer, standard error and interval" in complete.stdout
+    plan_file = folder / "plan.json"
+    plan_file.write_text(plan_file.read_text().replace('"pcost"', ' "pcost"', 1))
     monkeypatch.setattr(sys, "argv", ["check.py"])
     with pytest.raises(SystemExit) as ended:  # run in this process, because a subprocess is slow
         runpy.run_path(str(folder / "check.py"), run_name="__main__")
@@ -399,21 +402,20 @@ def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
 
 def test_check_script_without_project_compares_digests(released, tmp_path) -> None:
     measurement, receipt, _ = released
-    folder = unpacked(
-        write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out"
-    )
+    path = write_package(measurement, tmp_path / "release.zip", receipt=receipt)
+    folder = unpacked(path, tmp_path / "unpacked")
 
-    def check() -> subprocess.CompletedProcess[str]:
+    def run_check_script() -> subprocess.CompletedProcess[str]:
         # isolated mode and no site-packages: only the standard library can be imported
         command = [sys.executable, "-I", "-S", folder / "check.py"]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    complete = check()
+    complete = run_check_script()
     # exit code 2: the digests are right, but the answers were not recomputed
     assert complete.returncode == 2, complete.stderr
     assert "dp-query-workbench" in complete.stdout
     (folder / "answers.csv").write_text("changed")
-    changed = check()
+    changed = run_check_script()
     assert changed.returncode == 1
     assert "answers.csv was changed" in changed.stdout
 
@@ -455,18 +457,15 @@ def test_package_names_its_signer(signed, capsys, monkeypatch) -> None:
 
 def test_removed_or_foreign_signature_contradicts_the_readme(signed, tmp_path) -> None:
     folder, _, _ = signed
+    problem = "README.md differs from what the plan and the measurements imply"
     certificate = (folder / "certificate.json").read_bytes()
-    other, signature = Ledger.create(tmp_path / "other").sign(certificate)
-    fields = {"algorithm": "Ed25519", "public_key": other, "signature": signature}
+    foreign_key, signature = Ledger.create(tmp_path / "other").sign(certificate)
+    fields = {"algorithm": "Ed25519", "public_key": foreign_key, "signature": signature}
     (folder / "signature.json").write_text(json.dumps(fields))
-    assert verify_package(folder) == (
-        "README.md differs from what the plan and the measurements imply",
-    )
+    assert verify_package(folder) == (problem,)
     (folder / "signature.json").unlink()
     assert package_signer(folder) is None
-    assert verify_package(folder) == (
-        "README.md differs from what the plan and the measurements imply",
-    )
+    assert verify_package(folder) == (problem,)
 
 
 def test_unsigned_package_has_no_signer(released, tmp_path, capsys) -> None:
@@ -482,11 +481,9 @@ def test_receipt_file_has_no_digest_of_records(released) -> None:
     _, receipt, ledger = released
     public = ledger.public_key()
     fields = json.loads(package.receipt_json(receipt, public))
-    assert (fields["seq"], fields["hash"], fields["public_key"]) == (
-        receipt.seq,
-        receipt.hash,
-        public,
-    )
+    assert fields["seq"] == receipt.seq
+    assert fields["hash"] == receipt.hash
+    assert fields["public_key"] == public
     assert not {"digest", "note", "fresh"} & set(fields)
 
 
@@ -548,65 +545,66 @@ def test_package_contains_published_tables_in_folder(with_tables, tmp_path) -> N
         ("published/further.csv", lambda text: "a\n1\n"),
         ("published/codebook.md", None),
     ],
+    ids=["counts", "readme", "options", "plan", "added file", "missing file"],
 )
-@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("digest_updated", [False, True], ids=["old digest", "new digest"])
 def test_changed_published_tables_are_a_problem(
-    with_tables, tmp_path, name, change, sealed
+    with_tables, tmp_path, name, change, digest_updated
 ) -> None:
-    folder = unpacked(with_tables[0], tmp_path / "all")
+    path, _ = with_tables
+    folder = unpacked(path, tmp_path / "all")
     file = folder / name
     if change is None:
         file.unlink()
     else:
         file.write_text(change(file.read_text() if file.exists() else ""))
-    if sealed:  # the certificate has the digest of the changed file
+    if digest_updated:
         (folder / "signature.json").unlink()
         certificate = json.loads((folder / "certificate.json").read_text())
-        digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
-        certificate["files"] = {
-            n: d for n, d in (certificate["files"] | {name: digest}).items() if d is not None
-        }
+        certificate["files"].pop(name, None)
+        if file.exists():
+            certificate["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
         (folder / "certificate.json").write_text(json.dumps(certificate))
-    assert verify_package(folder), (name, sealed)
-    packed = tmp_path / "changed.zip"
-    with zipfile.ZipFile(packed, "w") as archive:
-        for one in sorted(p for p in folder.rglob("*") if p.is_file()):
-            archive.write(one, one.relative_to(folder).as_posix())
-    assert verify_package(packed), (name, sealed)
+    assert verify_package(folder)
+    changed = tmp_path / "changed.zip"
+    with zipfile.ZipFile(changed, "w") as archive:
+        for member in sorted(p for p in folder.rglob("*") if p.is_file()):
+            archive.write(member, member.relative_to(folder).as_posix())
+    assert verify_package(changed)
 
 
 def test_linked_folder_of_published_tables_is_a_problem(with_tables, tmp_path) -> None:
-    folder = unpacked(with_tables[0], tmp_path / "all")
+    path, _ = with_tables
+    folder = unpacked(path, tmp_path / "all")
     (folder / "published").rename(tmp_path / "elsewhere")
     (folder / "published").symlink_to(tmp_path / "elsewhere")
     assert verify_package(folder)
 
 
 def test_package_of_second_release_states_joint_guarantee(tmp_path) -> None:
-    chosen = plan(Workload(SCHEMA).add("age", "marginal"), Budget(pcost=0.05))
+    result = plan(Workload(SCHEMA).add("age", "marginal"), Budget(pcost=0.05))
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget.gdp(1.0), kind="gdp")
-    folders = []
-    for attempt in (1, 2):
-        measurement = measure(
-            chosen, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger, attempt=attempt
-        )
-        place = write_package(
-            measurement,
-            tmp_path / f"{attempt}.zip",
-            receipt=ledger.find(measurement.key),
-            ledger=ledger,
-        )
-        assert verify_package(place, ledger=ledger.path) == ()
-        folders.append(unpacked(place, tmp_path / str(attempt)))
-    both = Budget(pcost=0.1).guess
+    records = synthetic(SCHEMA, 500, seed=3)
+
+    def release_folder(attempt):
+        measurement = measure(result, records, dataset="survey", ledger=ledger, attempt=attempt)
+        receipt, path = ledger.find(measurement.key), tmp_path / f"{attempt}.zip"
+        write_package(measurement, path, receipt=receipt, ledger=ledger)
+        assert verify_package(path, ledger=ledger.path) == ()
+        return unpacked(path, tmp_path / f"release {attempt}")
+
+    first_folder, second_folder = release_folder(1), release_folder(2)
+    joint_guess = Budget(pcost=2 * 0.05).guess
     for name in ("certificate.json", "README.md", "report.html"):
-        first, second = ((folder / name).read_text(encoding="utf-8") for folder in folders)
+        first, second = (
+            (folder / name).read_text(encoding="utf-8") for folder in (first_folder, second_folder)
+        )
         assert "no earlier release of this dataset" in first
-        assert f"all 2 releases guesses right at most {both:g}%" in second
+        assert f"all 2 releases guesses right at most {joint_guess:g}%" in second
         assert "sees everything" not in second
-    fields = json.loads((folders[1] / "certificate.json").read_text())
-    assert fields["joint_charge"]["spent"] == ledger.status("survey").spent
+    certificate = json.loads((second_folder / "certificate.json").read_text())
+    assert certificate["joint_charge"]["spent"] == ledger.status("survey").spent
 
 
 def test_verify_package_former_wording_is_accepted(released, tmp_path, monkeypatch) -> None:
