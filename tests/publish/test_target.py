@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from pathlib import Path
@@ -85,15 +86,11 @@ def test_commands_never_replace_inputs_or_ledger(
 
 
 def test_check_target_refuses_links_and_results(office: Path) -> None:
-    (office / "elsewhere").symlink_to(office / "office.results")
+    linked_folder, dangling = office / "linked", office / "dangling"
+    linked_folder.symlink_to(office / "office.results")
+    dangling.symlink_to(office / "nowhere")
     (result,) = (office / "office.results").iterdir()
-    for path in (
-        office / "elsewhere" / result.name,
-        office / "elsewhere" / "new",
-        office / "dangling",
-    ):
-        if path.name == "dangling":
-            path.symlink_to(office / "nowhere")
+    for path in (linked_folder / result.name, linked_folder / "new", dangling):
         with pytest.raises(PlanError):
             check_target(path, overwrite=True)
 
@@ -101,46 +98,46 @@ def test_check_target_refuses_links_and_results(office: Path) -> None:
 def test_overwrite_replaces_only_earlier_answers(office: Path) -> None:
     measurement = measure(SMALL_PLAN, office / "records.csv", rehearsal=True)
     for name, write in (
-        ("a.csv", write_answers),
-        ("a.parquet", write_answers),
-        ("a.zip", write_package),
+        ("answers.csv", functools.partial(write_answers, format="csv")),
+        ("answers.parquet", functools.partial(write_answers, format="parquet")),
+        ("release.zip", write_package),
     ):
-        options = {} if write is write_package else {"format": name.split(".")[1]}
-        path = write(measurement, office / name, **options)
-        content_before = path.read_bytes()
+        path = write(measurement, office / name)
+        earlier = path.read_bytes()
         with pytest.raises(PlanError, match="not overwritten"):
-            write(measurement, path, **options)
-        assert path.read_bytes() == content_before
-        write(measurement, path, overwrite=True, **options)
+            write(measurement, path)
+        assert path.read_bytes() == earlier
+        write(measurement, path, overwrite=True)
         path.write_bytes(b"another file")
         with pytest.raises(PlanError, match="earlier output"):
-            write(measurement, path, overwrite=True, **options)
+            write(measurement, path, overwrite=True)
         assert path.read_bytes() == b"another file"
 
 
 def test_new_file_never_replaces_concurrent_files(tmp_path: Path) -> None:
-    (tmp_path / "a.csv.part").write_text("other")
+    path, other_partial = tmp_path / "a.csv", tmp_path / "a.csv.part"
+    other_partial.write_text("other")
 
-    def write() -> None:
-        with new_file(tmp_path / "a.csv") as partial:
+    def write_while_another_process_writes() -> None:
+        with new_file(path) as partial:
             partial.write_text("new")
-            (tmp_path / "a.csv").write_text("concurrent")
+            path.write_text("concurrent")
 
     with pytest.raises(PlanError, match="meantime"):
-        write()
+        write_while_another_process_writes()
     assert content(tmp_path) == {"a.csv": b"concurrent", "a.csv.part": b"other"}
 
 
 def test_check_target_refuses_existing_and_input_files(office: Path) -> None:
     """The check comes before the release spends."""
-    answers = write_answers(
-        measure(SMALL_PLAN, office / "records.csv", rehearsal=True), office / "a.csv", format="csv"
-    )
-    os.link(answers, office / "hard.csv")
+    measurement = measure(SMALL_PLAN, office / "records.csv", rehearsal=True)
+    answers, hard_link = office / "answers.csv", office / "hard link.csv"
+    write_answers(measurement, answers, format="csv")
+    os.link(answers, hard_link)
     assert check_target(answers, overwrite=True) == answers
     with pytest.raises(PlanError, match="exists already"):
         check_target(answers)
-    for path in (answers, office / "hard.csv"):
+    for path in (answers, hard_link):
         with pytest.raises(PlanError, match="input file"):
             check_target(path, keep=[answers], overwrite=True)
 
@@ -181,8 +178,8 @@ def test_create_ledger_with_leftover_key_is_refused(office: Path) -> None:
 def test_release_with_refused_output_spends_nothing(office: Path) -> None:
     ledger = Ledger(office / "office")
     spent = ledger.status("survey").spent
-    assert main(command_line(office, "release", "plan.json", "--attempt", "2")) == 1
-    assert main(command_line(office, "release", "no folder/a.csv", "--attempt", "2")) == 1
-    assert ledger.status("survey").spent == spent
+    for refused in ("plan.json", "no folder/a.csv"):
+        assert main(command_line(office, "release", refused, "--attempt", "2")) == 1
+        assert ledger.status("survey").spent == spent
     assert main(command_line(office, "release", "fresh.csv", "--attempt", "2")) == 0
     assert len(pd.read_csv(office / "fresh.csv")) == SMALL_PLAN.workload.queries

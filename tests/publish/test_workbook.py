@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import zipfile
 from pathlib import Path
 
@@ -64,83 +64,84 @@ def rows_of(place: Path, sheet: str, head: str) -> pd.DataFrame:
 
 
 def test_workbook_numbers_match_their_labels(errors, book):
-    for number, group in enumerate(WORKLOAD.groups):
-        answers = errors.answers(number, confidence=0.9, rule=RULE).reset_index(drop=True)
-        cells = group.family_text == "marginal" and group.attributes
-        rows = rows_of(book, f"Table {number + 1}", group.attributes[0] if cells else "query")
+    columns = {
+        "published": "published count",
+        "error": "error to be expected",
+        "answer": "unbiased estimate",
+    }
+    for i, group in enumerate(WORKLOAD.groups):
+        answers = errors.answers(i, confidence=0.9, rule=RULE).reset_index(drop=True)
+        attributes = group.attributes if group.family_text == "marginal" else ()
+        rows = rows_of(book, f"Table {i + 1}", attributes[0] if attributes else "query")
         assert len(rows) == group.count
-        for name, column in {
-            "published": "published count",
-            "error": HEADS[3],
-            "answer": "unbiased estimate",
-        }.items():
-            written = pd.to_numeric(rows[column], errors="coerce").to_numpy()
-            np.testing.assert_allclose(
-                written, answers[name].to_numpy(), rtol=1e-13, equal_nan=True
-            )
+        for name, column in columns.items():
+            written = pd.to_numeric(rows[column], errors="coerce")  # suppressed cells are empty
+            np.testing.assert_allclose(written, answers[name], rtol=1e-13, equal_nan=True)
         # intervals have the requested confidence
-        np.testing.assert_allclose(
-            rows["lower end of the estimate"].astype(float), answers["low"], rtol=1e-13
-        )
+        low = rows["lower end of the estimate"].astype(float)
+        np.testing.assert_allclose(low, answers["low"], rtol=1e-13)
         assert rows["flag"].tolist() == answers["flag"].tolist()
-        if cells:
-            codes = list(np.ndindex(*SCHEMA.sizes(cells)))
-            for place, name in enumerate(cells):
-                labels = [cell_text(SCHEMA[name], code[place], IN_FILES) for code in codes]
-                assert rows[name].tolist() == labels
-        else:
+        if not attributes:
             assert rows["query"].tolist() == answers["query"].tolist()
+        codes = itertools.product(*(range(n) for n in SCHEMA.sizes(attributes)))
+        for name, codes_of_attribute in zip(attributes, zip(*codes, strict=True), strict=True):
+            labels = [cell_text(SCHEMA[name], code, IN_FILES) for code in codes_of_attribute]
+            assert rows[name].tolist() == labels
 
 
 def test_suppressed_counts_are_empty_with_reason(errors, book):
-    number = len(WORKLOAD.groups) - 1
-    flags = errors.answers(number, confidence=0.9, rule=RULE)["flag"].to_numpy()
-    rows = rows_of(book, f"Table {number + 1}", "=region")
-    hidden = flags == "suppressed"
-    assert hidden.any()
-    sheet = python_calamine.load_workbook(book).get_sheet_by_name(f"Table {number + 1}")
-    heading = [row[0] for row in sheet.to_python()[:6]]
-    assert any(text.startswith(f"{hidden.sum()} of {len(hidden)} counts are") for text in heading)
-    assert not hidden.all()
-    assert [value == "" for value in rows["published count"]] == hidden.tolist()
+    last_group = len(WORKLOAD.groups) - 1
+    sheet_name = f"Table {last_group + 1}"
+    flags = errors.answers(last_group, confidence=0.9, rule=RULE)["flag"].to_numpy()
+    rows = rows_of(book, sheet_name, "=region")
+    is_suppressed = flags == "suppressed"
+    assert is_suppressed.any()
+    assert not is_suppressed.all()
+    assert [value == "" for value in rows["published count"]] == is_suppressed.tolist()
     assert [value != "" for value in rows["reason"]] == (flags != "publishable").tolist()
+    sheet = python_calamine.load_workbook(book).get_sheet_by_name(sheet_name)
+    heading = [row[0] for row in sheet.to_python()[:6]]
+    sentence = f"{is_suppressed.sum()} of {len(is_suppressed)} counts are"
+    assert any(text.startswith(sentence) for text in heading)
 
 
 def test_pair_tables_have_crosstab_sheets(errors, book):
-    number = next(
-        i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("=region", "age in years")
-    )
-    expected = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
-    rows = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
-    assert rows.iloc[:, 0].tolist() == REGIONS
-    assert list(rows)[1:] == ["0 to 17", "18 to 64", "65 to 120"]
-    written = rows.iloc[:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy()
+    pair = ("=region", "age in years")
+    group = [g.attributes for g in WORKLOAD.groups].index(pair)
+    expected = errors.answers(group, rule=RULE)["published"].to_numpy().reshape(6, 3)
+    rows = rows_of(book, f"Table {group + 1} crossed", "=region \\ age in years")
+    corner, *ages = rows
+    assert rows[corner].tolist() == REGIONS
+    assert ages == ["0 to 17", "18 to 64", "65 to 120"]
+    written = rows[ages].apply(pd.to_numeric, errors="coerce").to_numpy()
     np.testing.assert_allclose(written, expected, rtol=1e-13, equal_nan=True)
 
 
 def test_workbook_texts_are_never_formulas_or_links(book):
     with zipfile.ZipFile(book) as archive:
-        sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
-        words = "".join(archive.read(name).decode() for name in sheets if name.endswith(".xml"))
-        linked = "".join(archive.read(name).decode() for name in sheets if name.endswith(".rels"))
-    assert "<f>" not in words
-    assert "http" not in linked
+        for name in archive.namelist():
+            if name.startswith("xl/worksheets/"):
+                text = archive.read(name).decode()
+                assert "<f>" not in text
+                if name.endswith(".rels"):
+                    assert "http" not in text
     labels = rows_of(book, "Codebook", "attribute")["label"].tolist()
     assert labels[:9] == [*REGIONS, "0 to 17", "18 to 64", "65 to 120"]
 
 
 def test_cover_and_contents_describe_the_sheets(errors, book):
-    sheets = python_calamine.load_workbook(book).sheet_names
-    listed = rows_of(book, "Contents", "table")
-    assert listed["table"].tolist() == [f"Table {i + 1}" for i in range(len(WORKLOAD.groups))]
-    assert {*listed["table"], "Cover", "Contents", "Codebook"} <= set(sheets)
-    assert listed["numbers"].tolist() == [group.count for group in WORKLOAD.groups]
-    for name in ("publishable", "doubtful", "suppressed"):
-        np.testing.assert_allclose(listed[name].astype(float), errors.summary(RULE)[name])
-    cover = python_calamine.load_workbook(book).get_sheet_by_name("Cover").to_python()
+    workbook_file = python_calamine.load_workbook(book)
+    contents = rows_of(book, "Contents", "table")
+    assert contents["table"].tolist() == [f"Table {i + 1}" for i in range(len(WORKLOAD.groups))]
+    sheets = {*contents["table"], "Cover", "Contents", "Codebook"}
+    assert sheets <= set(workbook_file.sheet_names)
+    assert contents["numbers"].tolist() == [group.count for group in WORKLOAD.groups]
+    for flag in ("publishable", "doubtful", "suppressed"):
+        np.testing.assert_allclose(contents[flag].astype(float), errors.summary(RULE)[flag])
+    cover = workbook_file.get_sheet_by_name("Cover").to_python()
     cover_text = "\n".join(str(row[0]) for row in cover)
-    plan = errors.published.measurement.plan
-    assert plan.schema.promise(plan.budget) in cover_text
+    result = errors.published.measurement.plan
+    assert result.schema.promise(result.budget) in cover_text
     assert "Intervals are at 90%" in cover_text
     assert all(column in cover_text for column in HEADS)
 
@@ -153,15 +154,14 @@ def test_workbook_sheets_of_rehearsal_are_marked(errors, book):
 
 
 def test_integer_tables_are_written_as_integers(tmp_path):
-    measurement = measured_on(
-        Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300
-    )[0]
-    place = write_workbook(
-        publish(measurement, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx"
-    )
-    counts = [v for v in rows_of(place, "Table 1", "=region")["published count"] if v != ""]
-    assert counts
-    assert all(math.isclose(v, round(v), abs_tol=0) for v in counts)
+    workload = Workload(SCHEMA).add(("=region", "sex"), "marginal")
+    measurement, _ = measured_on(workload, Budget(pcost=0.5), records=300)
+    errors = publish(measurement, integer=True).uncertainty(draws=2)
+    path = write_workbook(errors, tmp_path / "workbook.xlsx")
+    counts = rows_of(path, "Table 1", "=region")["published count"]
+    shown = [count for count in counts if count != ""]
+    assert shown
+    assert all(count == round(count) for count in shown)
 
 
 def test_unmeasured_answers_have_infinite_errors_as_text(tmp_path):
@@ -177,14 +177,14 @@ def test_unmeasured_answers_have_infinite_errors_as_text(tmp_path):
 
 
 def test_write_workbook_is_deterministic_and_leaves_no_parts(errors, book, tmp_path):
-    place = write_workbook(errors, tmp_path / "again.xlsx", rule=RULE, confidence=0.9)
-    assert place.read_bytes() == book.read_bytes()
+    same = write_workbook(errors, tmp_path / "same.xlsx", rule=RULE, confidence=0.9)
+    assert same.read_bytes() == book.read_bytes()
     with pytest.raises(Cancelled):
-        write_workbook(errors, tmp_path / "stopped.xlsx", progress=lambda *_: False)
+        write_workbook(errors, tmp_path / "cancelled.xlsx", progress=lambda *_: False)
     with pytest.raises(PlanError, match="not overwritten"):
-        write_workbook(errors, place)
-    write_workbook(errors, place, overwrite=True)
-    assert [p.name for p in tmp_path.iterdir()] == ["again.xlsx"]
+        write_workbook(errors, same)
+    write_workbook(errors, same, overwrite=True)
+    assert list(tmp_path.iterdir()) == [same]
 
 
 def test_write_workbook_never_replaces_other_workbooks(errors, tmp_path):
