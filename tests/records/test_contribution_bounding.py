@@ -43,11 +43,8 @@ def batch_sizes(request, monkeypatch):
 def test_each_person_counts_up_to_cap(cap, batch_sizes):
     frame = records()
     counts = count_bounded(frame, cap)
-    assert (
-        counts.records
-        == frame.groupby("pid").size().clip(upper=cap).sum()
-        == counts["a", "b"].sum()
-    )
+    assert counts.records == frame.groupby("pid").size().clip(upper=cap).sum()
+    assert counts.records == counts["a", "b"].sum()
     assert counts.people == frame["pid"].nunique()
     assert counts.rows_over_cap == len(frame) - counts.records
     assert counts.rows_in == len(frame)
@@ -58,11 +55,12 @@ def test_removed_person_changes_only_their_rows(cap, batch_sizes):
     frame = records(people=40)
     all_persons = count_bounded(frame, cap)["a", "b"]
     for person in range(40):
-        rows = frame[frame["pid"] == person]
-        moved = all_persons - count_bounded(frame[frame["pid"] != person], cap)["a", "b"]
-        assert moved.min() >= 0
-        assert moved.sum() == min(cap, len(rows))
-        np.testing.assert_array_equal(moved, count_bounded(rows, cap)["a", "b"])
+        is_person = frame["pid"] == person
+        difference = all_persons - count_bounded(frame[~is_person], cap)["a", "b"]
+        assert difference.min() >= 0
+        assert difference.sum() == min(cap, is_person.sum())
+        rows_of_person = count_bounded(frame[is_person], cap)["a", "b"]
+        np.testing.assert_array_equal(difference, rows_of_person)
 
 
 def test_bounded_counts_ignore_row_order_and_columns(batch_sizes):
@@ -76,10 +74,12 @@ def test_bounded_counts_ignore_row_order_and_columns(batch_sizes):
 
 
 def test_bounding_selects_rows_uniformly():
-    frame = pd.DataFrame({"a": [0, 4] * 20_000, "b": 0, "pid": np.repeat(np.arange(20_000), 2)})
-    first = count_bounded(frame, 1)["a",]
+    # every person has one row in cell 0 and one in cell 4
+    people = 20_000
+    frame = pd.DataFrame({"a": [0, 4] * people, "b": 0, "pid": np.repeat(np.arange(people), 2)})
+    selected_in_first_cell = count_bounded(frame, 1)["a",][0]
     # five standard deviations of a binomial count with 20,000 trials
-    assert abs(first[0] - 10_000) < 5 * 20_000**0.5 / 2
+    assert abs(selected_in_first_cell - people / 2) < 5 * people**0.5 / 2
 
 
 @pytest.mark.parametrize("kind", ["int64", "int32", "uint64", "str", "category", "float"])
@@ -97,14 +97,15 @@ def test_long_identifiers_with_different_ends_are_distinct():
 
 
 def test_rows_without_person_are_refused():
-    frame = records().assign(pid=lambda f: f["pid"].astype(object).where(f["pid"] > 9, None))
-    without_person = int(frame["pid"].isna().sum())
+    frame = records()
+    has_person = frame["pid"] > 9
+    frame["pid"] = frame["pid"].astype(object).where(has_person, None)
     counts = count_bounded(frame, 2, on_refused="drop")
-    assert counts.refused == {"pid": {"without a person": without_person}}
+    assert counts.refused == {"pid": {"without a person": (~has_person).sum()}}
     assert counts.rows_in == len(frame)
     with pytest.raises(DataError):
         count_bounded(frame, 2)
-    texts = frame.assign(pid=frame["pid"].map(lambda p: "" if p is None or np.isnan(p) else str(p)))
+    texts = frame.assign(pid=frame["pid"].astype(str).where(has_person, ""))
     assert count_bounded(texts, 2, on_refused="drop").refused == counts.refused
 
 
@@ -123,10 +124,9 @@ def test_refused_rows_are_dropped_after_bounding():
     ids=str,
 )
 def test_invalid_identifiers_are_refused(persons):
+    frame = pd.DataFrame({"a": [0, 1], "b": [0, 0], "pid": pd.Series(persons, dtype=object)})
     with pytest.raises(DataError, match="person column"):
-        count_bounded(
-            pd.DataFrame({"a": [0, 1], "b": [0, 0], "pid": pd.Series(persons, dtype=object)}), 1
-        )
+        count_bounded(frame, 1)
 
 
 def test_identifier_kinds_that_differ_between_batches_are_refused(monkeypatch):
@@ -164,30 +164,32 @@ def test_sum_of_capped_counts_is_refused():
 
 
 def test_release_counts_at_most_protected_rows(tmp_path):
-    frame, book = records(people=50), Ledger.create(tmp_path / "book")
+    frame, ledger = records(people=50), Ledger.create(tmp_path / "ledger")
     workload = Workload(SCHEMA).add(("a",), "marginal")
     marginal_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
-    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=3))
+    ledger.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=3))
     intakes = []
     measurement = measure(
-        marginal_plan, frame, dataset="panel", ledger=book, person="pid", intake=intakes.append
+        marginal_plan, frame, dataset="panel", ledger=ledger, person="pid", intake=intakes.append
     )
     expected = count_bounded(frame, 3)
-    assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
+    (intake,) = intakes
+    assert intake.people == 50
+    assert intake.over_cap == len(frame) - expected.records
     # with this budget the noise is below 0.2 counts
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
 
 
-def test_release_for_total_or_counts_of_other_unit_is_refused(tmp_path):
-    frame, book = records(people=50), Ledger.create(tmp_path / "book")
+def test_release_of_other_privacy_unit_is_refused(tmp_path):
+    frame, ledger = records(people=50), Ledger.create(tmp_path / "ledger")
     workload = Workload(SCHEMA).add(("a",), "marginal")
-    marginal_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
-    book.add_dataset("other", total=Budget(pcost=1e6, rows_per_person=5))
+    three_rows_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
+    ledger.add_dataset("five rows", total=Budget(pcost=1e6, rows_per_person=5))
     with pytest.raises(LedgerError, match="rows_per_person="):
-        measure(marginal_plan, frame, dataset="other", ledger=book, person="pid")
-    assert book.status("other").spent == 0
+        measure(three_rows_plan, frame, dataset="five rows", ledger=ledger, person="pid")
+    assert ledger.status("five rows").spent == 0
     with pytest.raises(DataError, match="no person column"):
-        measure(marginal_plan, count_bounded(frame, 3), rehearsal=True, person="pid")
+        measure(three_rows_plan, count_bounded(frame, 3), rehearsal=True, person="pid")
 
 
 DECLARED = Schema(SCHEMA.attributes, person="pid", rows_per_person=2)
@@ -200,63 +202,61 @@ def test_declared_person_column_is_used_by_default(tmp_path):
     assert (counts.cap, counts.people, counts.records) == (2, 50, expected.records)
     np.testing.assert_array_equal(counts["a", "b"], expected["a", "b"])
     assert count_marginals(frame, DECLARED, SETS, rows_per_person=3).cap == 3
-    assert count_marginals(frame, Schema(SCHEMA.attributes, person="pid"), SETS).cap == 1
-    marginal_plan = plan(
-        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
-    )
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
+    without_cap = Schema(SCHEMA.attributes, person="pid")
+    assert count_marginals(frame, without_cap, SETS).cap == 1
+    budget = Budget(pcost=1e6, rows_per_person=2)
+    marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), budget)
+    ledger = Ledger.create(tmp_path / "ledger")
+    ledger.add_dataset("panel", total=budget)
     assert check_records(marginal_plan, frame).over_cap == len(frame) - expected.records
-    released = measure(marginal_plan, frame, dataset="panel", ledger=book)
+    measurement = measure(marginal_plan, frame, dataset="panel", ledger=ledger)
     # with this budget the noise is below 0.2 counts
-    assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
+    assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
 
 
-def test_records_that_contradict_declared_person_column_are_refused():
+def test_data_contradicting_declared_person_column_is_refused():
     frame = records(people=50)
-    marginal_plan = plan(
-        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
-    )
+    budget = Budget(pcost=1e6, rows_per_person=2)
+    marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), budget)
     with pytest.raises(SchemaError, match="declares 'pid'"):
         check_records(marginal_plan, frame, person="b")
+    counts = count_marginals(frame, SCHEMA, SETS, ignore=["pid"])
     with pytest.raises(
         DataError, match="without a person column, but the schema declares the person column 'pid'"
     ):
-        measure(marginal_plan, count_marginals(frame, SCHEMA, SETS, ignore=["pid"]), rehearsal=True)
+        measure(marginal_plan, counts, rehearsal=True)
     with pytest.raises(DataError, match="has no person"):
         count_marginals(frame, DECLARED, SETS, count_column="n")
 
 
 def test_public_records_are_recognized_after_bounding(tmp_path):
-    frame, book = records(people=50), Ledger.create(tmp_path / "book")
-    book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
-    marginal_plan = plan(
-        Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2)
-    )
-    declare_public(marginal_plan, frame, dataset="panel", ledger=book, why="in the yearbook")
+    frame, ledger = records(people=50), Ledger.create(tmp_path / "ledger")
+    budget = Budget(pcost=1e6, rows_per_person=2)
+    ledger.add_dataset("panel", total=budget)
+    marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), budget)
+    declare_public(marginal_plan, frame, dataset="panel", ledger=ledger, why="in the yearbook")
     intakes = []
-    measure(marginal_plan, frame, dataset="panel", ledger=book, intake=intakes.append)
-    assert "declared public for a rehearsal" in " ".join(intakes[0].warnings)
+    measure(marginal_plan, frame, dataset="panel", ledger=ledger, intake=intakes.append)
+    (intake,) = intakes
+    assert "declared public for a rehearsal" in " ".join(intake.warnings)
 
 
-@pytest.mark.parametrize("as_counts", [False, True])
+@pytest.mark.parametrize("as_counts", [False, True], ids=["records", "counts"])
 def test_release_below_declared_rows_without_person_is_refused(as_counts):
     schema, frame = Schema(SCHEMA.attributes, rows_per_person=3), records(people=50)
-    few, many = (
-        plan(Workload(schema).add(("a",), "marginal"), Budget(1.0, rows_per_person=k))
-        for k in (2, 3)
+    workload = Workload(schema).add(("a",), "marginal")
+    two_rows_plan, three_rows_plan = (
+        plan(workload, Budget(1.0, rows_per_person=k)) for k in (2, 3)
     )
     data = count_marginals(frame, schema, SETS, ignore=["pid"]) if as_counts else frame
     with pytest.raises(DataError, match="the budget protects 2"):
-        measure(few, data, rehearsal=True, ignore=["pid"])
-    measure(many, data, rehearsal=True, ignore=["pid"])
+        measure(two_rows_plan, data, rehearsal=True, ignore=["pid"])
+    measure(three_rows_plan, data, rehearsal=True, ignore=["pid"])
     # with a person column, the budget determines the cap
-    measure(
-        few,
-        count_bounded(frame, 2) if as_counts else frame,
-        rehearsal=True,
-        person=None if as_counts else "pid",
-    )
+    if as_counts:
+        measure(two_rows_plan, count_bounded(frame, 2), rehearsal=True)
+    else:
+        measure(two_rows_plan, frame, rehearsal=True, person="pid")
 
 
 RULES = ["code == 4 and zip in ['1', '2']", "sex == 'F' and age < 20"]
@@ -289,20 +289,22 @@ def survey_with_rules():
 
 
 def test_impossible_rows_are_refused_in_all_tables():
-    schema, frame, possible = survey_with_rules()
-    in_domain = frame["sex"] != "x"
-    plain, sets = schema.with_facts(impossible=()), [("sex", "age"), ("code", "zip"), ("age",), ()]
+    schema, frame, is_possible = survey_with_rules()
+    is_in_domain = frame["sex"] != "x"
+    without_rules = schema.with_facts(impossible=())
+    sets = [("sex", "age"), ("code", "zip"), ("age",), ()]
     counts = count_marginals(frame, schema, sets, on_refused="drop", ignore=["pid"])
-    clean = count_marginals(frame[in_domain & possible], plain, sets, ignore=["pid"])
-    assert all((counts[names] == clean[names]).all() for names in clean)
-    assert counts.records == clean.records == (in_domain & possible).sum()
+    possible_rows = frame[is_in_domain & is_possible]
+    expected = count_marginals(possible_rows, without_rules, sets, ignore=["pid"])
+    assert all((counts[names] == expected[names]).all() for names in expected)
+    assert counts.records == expected.records == len(possible_rows)
     assert counts.rows_refused == len(frame) - counts.records
     assert counts["sex", "age"][0, 0] == 0
     refused = [counts.refused[names]["impossible together"] for names in ("sex, age", "code, zip")]
     assert min(refused) > 0
-    assert sum(refused) == (in_domain & ~possible).sum()
+    assert sum(refused) == (is_in_domain & ~is_possible).sum()
     with pytest.raises(DataError, match="impossible together"):
-        count_marginals(frame[in_domain], schema, sets, ignore=["pid"])
+        count_marginals(frame[is_in_domain], schema, sets, ignore=["pid"])
     # rules apply only to attributes that are counted together
     separate = count_marginals(
         frame, schema, [("age",), ("code",)], on_refused="drop", ignore=["pid"]
@@ -312,38 +314,36 @@ def test_impossible_rows_are_refused_in_all_tables():
 
 def test_impossible_rules_hold_in_all_sources():
     ibis = pytest.importorskip("ibis")
-    schema, frame, possible = survey_with_rules()
-    plain, sets = schema.with_facts(impossible=()), [("sex", "age"), ("code", "zip")]
+    schema, frame, is_possible = survey_with_rules()
+    without_rules, sets = schema.with_facts(impossible=()), [("sex", "age"), ("code", "zip")]
     weighted = frame.drop(columns="pid").assign(n=2)
-    for data, options in (
-        (weighted, {"count_column": "n"}),
-        (ibis.memtable(weighted), {"count_column": "n"}),
-        (ibis.memtable(frame), {"ignore": ["pid"]}),
+    for data, possible_rows, options in (
+        (weighted, weighted[is_possible], {"count_column": "n"}),
+        (ibis.memtable(weighted), weighted[is_possible], {"count_column": "n"}),
+        (ibis.memtable(frame), frame[is_possible], {"ignore": ["pid"]}),
     ):
-        clean = weighted[possible] if "count_column" in options else frame[possible]
-        counts = count_marginals(data, schema, sets, on_refused="drop", **options)
-        expected = count_marginals(clean, plain, sets, on_refused="drop", **options)
+        options |= {"on_refused": "drop"}
+        counts = count_marginals(data, schema, sets, **options)
+        expected = count_marginals(possible_rows, without_rules, sets, **options)
         assert all((counts[names] == expected[names]).all() for names in expected)
-        assert (
-            counts.rows_in
-            == count_marginals(data, plain, sets, on_refused="drop", **options).rows_in
-        )
-    capped = count_marginals(
-        frame, schema, sets, on_refused="drop", person="pid", rows_per_person=2
-    )
-    everyone = count_marginals(
-        frame, plain, [tuple(plain)], on_refused="drop", person="pid", rows_per_person=2
-    )
-    inside = np.where(schema.possible_share(plain) > 0.0, everyone[tuple(plain)], 0)
-    assert (capped["sex", "age"] == inside.sum(axis=(2, 3))).all()
+        assert counts.rows_in == count_marginals(data, without_rules, sets, **options).rows_in
+    # rows are selected before rules apply, so that the rules do not change which rows are counted
+    options = {"on_refused": "drop", "person": "pid", "rows_per_person": 2}
+    capped = count_marginals(frame, schema, sets, **options)
+    all_names = tuple(schema)
+    without_refusal = count_marginals(frame, without_rules, [all_names], **options)[all_names]
+    possible_counts = np.where(schema.possible_share(schema) > 0.0, without_refusal, 0)
+    assert (capped["sex", "age"] == possible_counts.sum(axis=(2, 3))).all()
 
 
 def test_counts_without_schema_rules_are_refused():
-    schema, frame, possible = survey_with_rules()
-    plain, sets = schema.with_facts(impossible=()), [("sex", "age")]
-    loose = count_marginals(frame[possible], plain, sets, on_refused="drop", ignore=["pid"])
+    schema, frame, is_possible = survey_with_rules()
+    without_rules, sets = schema.with_facts(impossible=()), [("sex", "age")]
+    counts_without_rules = count_marginals(
+        frame[is_possible], without_rules, sets, on_refused="drop", ignore=["pid"]
+    )
     with pytest.raises(DataError, match="different rules"):
-        count_marginals(loose, schema, sets)
+        count_marginals(counts_without_rules, schema, sets)
     with pytest.raises(DataError, match="declares impossible"):
         Counts.from_tables(schema, {("sex", "age"): np.ones((2, 2), int)})
     assert Counts.from_tables(schema, {("sex", "age"): np.array([[0, 1], [2, 3]])}).records == 6

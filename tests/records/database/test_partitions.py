@@ -30,24 +30,23 @@ def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> N
         fractions.append(fraction)
         return True
 
+    # five partitions in groups of two
     monkeypatch.setattr("engine.records.dask.MAX_CONCURRENT_PARTITIONS", 2)
     check(partitions(), progress=record)
     assert fractions == sorted(fractions)
     assert {0.4, 0.8, 1.0} < set(fractions)
     assert fractions[-1] == 1.0
-    refusals = []
-    for data in (FRAME, partitions()):
-        with pytest.raises(DataError) as caught:
-            count_marginals(data, SCHEMA, SETS)
-        refusals.append(str(caught.value))
-    assert refusals[0] == refusals[1]
+    with pytest.raises(DataError) as frame_error:
+        count_marginals(FRAME, SCHEMA, SETS)
+    with pytest.raises(DataError) as partitions_error:
+        count_marginals(partitions(), SCHEMA, SETS)
+    assert str(partitions_error.value) == str(frame_error.value)
     weighted = FRAME.assign(n=np.arange(len(FRAME)))
-    one, other = (
-        count_marginals(data, SCHEMA, SETS, count_column="n", on_refused="drop")
-        for data in (weighted, partitions(weighted))
-    )
-    assert one.refused == other.refused
-    assert all((one[names] == other[names]).all() for names in one)
+    options = {"count_column": "n", "on_refused": "drop"}
+    expected = count_marginals(weighted, SCHEMA, SETS, **options)
+    counts = count_marginals(partitions(weighted), SCHEMA, SETS, **options)
+    assert counts.refused == expected.refused
+    assert all((counts[names] == expected[names]).all() for names in expected)
     assert count_marginals(partitions(FRAME.iloc[:0]), SCHEMA, SETS).records == 0
 
 
@@ -72,11 +71,11 @@ def test_exception_in_progress_stops_waiting_partitions(
 def test_rows_of_a_person_are_capped_across_partitions() -> None:
     panel = FRAME.assign(pid=np.arange(len(FRAME)) % 40)
     options = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
-    one, other = (
-        count_marginals(data, SCHEMA, SETS, **options) for data in (panel, partitions(panel))
-    )
-    assert (one.people, one.rows_over_cap) == (other.people, other.rows_over_cap)
-    assert all((one[names] == other[names]).all() for names in one)
+    expected = count_marginals(panel, SCHEMA, SETS, **options)
+    counts = count_marginals(partitions(panel), SCHEMA, SETS, **options)
+    assert counts.people == expected.people
+    assert counts.rows_over_cap == expected.rows_over_cap
+    assert all((counts[names] == expected[names]).all() for names in expected)
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,18 @@ SURVEY = pd.DataFrame(
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
-    path, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
-    if form == "sav":
+    path = tmp_path / f"survey.{form}"
+    if form == "sav":  # sex has the missing code 9 and a range of missing codes
+        missing_ranges = {"sex": [9, {"lo": 20, "hi": 30}]}
         pyreadstat.write_sav(
-            SURVEY, path, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]}
+            SURVEY, path, variable_value_labels=LABELS, missing_ranges=missing_ranges
         )
+        sex_by_work = [[1, 0], [0, 2], [1, 0], [2, 0]]
+        refused = {"sex": {"outside the schema": 1}}
     else:
-        pyreadstat.write_dta(SURVEY, path, **labels)
+        pyreadstat.write_dta(SURVEY, path, variable_value_labels=LABELS)
+        sex_by_work = [[1, 0], [0, 2], [1, 0], [1, 0]]
+        refused = {"sex": {"outside the schema": 1, "missing": 1}}
     draft = draft_schema(path)
     assert draft.unlabelled == ("age",)
     assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
@@ -51,10 +56,8 @@ def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
     counts = count_marginals(
         path, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"]
     )
-    rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
-    assert counts["sex", "work"].tolist() == rows
-    reasons = {"outside the schema": 1} | ({} if form == "sav" else {"missing": 1})
-    assert counts.refused == {"sex": reasons}
+    assert counts["sex", "work"].tolist() == sex_by_work
+    assert counts.refused == refused
     ages = Schema([Attribute.numeric("age", [0, 50, 100])])
     assert count_marginals(path, ages, [("age",)])["age",].tolist() == [5, 2]
     with pytest.raises(DataError, match="numeric column 'age'"):
@@ -78,13 +81,18 @@ def test_number_column_with_labelled_missing_codes_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("in_process_readers")
-@pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
-def test_truncated_labelled_file_is_refused(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "write"),
+    [
+        ("sav", pyreadstat.write_sav),
+        ("dta", pyreadstat.write_dta),
+        ("xpt", pyreadstat.write_xport),
+    ],
+    ids=["sav", "dta", "xpt"],
+)
+def test_truncated_labelled_file_is_refused(tmp_path: Path, form: str, write: Any) -> None:
     path = tmp_path / f"x.{form}"
-    rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](
-        rows, path
-    )
+    write(pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999}), path)
     schema = Schema([Attribute.of_size("sex", 3), Attribute.numeric("age", [0, 65])])
     assert count_marginals(path, schema, [("sex",)]).records == 999
     # cut off the end; a SAS transport file then ends within a record of 80 bytes
@@ -99,10 +107,11 @@ def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
     pyreadstat.write_sav(rows, path, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
     assert draft_schema(path).schema["code"].labels == ("no", "yes")
     content = path.read_bytes()
-    numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
-    assert content.count(numbers) == 1
-    # Assign the numeric labels to the text column, which crashes the reader.
-    path.write_bytes(content.replace(numbers, texts))
+    # the record that assigns the labels to column 2; the reader crashes if it names column 1, which
+    # has texts
+    labels_of_code, labels_of_sex = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
+    assert content.count(labels_of_code) == 1
+    path.write_bytes(content.replace(labels_of_code, labels_of_sex))
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
             read(path)
@@ -120,13 +129,14 @@ def test_public_draft_of_partly_labelled_column_keeps_values(tmp_path: Path) -> 
 
 
 def test_draft_schema_without_labels_is_refused(tmp_path: Path) -> None:
-    pyreadstat.write_sav(SURVEY, tmp_path / "x.sav")
+    without_labels, damaged = tmp_path / "without labels.sav", tmp_path / "damaged.sav"
+    pyreadstat.write_sav(SURVEY, without_labels)
     with pytest.raises(SchemaError, match="no column"):
-        draft_schema(tmp_path / "x.sav")
-    (tmp_path / "y.sav").write_bytes(b"CANARY7391")
-    for wrong in (tmp_path / "y.sav", tmp_path / "z.sav", tmp_path / "x.csv"):
+        draft_schema(without_labels)
+    damaged.write_bytes(b"CANARY7391")
+    for path in (damaged, tmp_path / "missing.sav", tmp_path / "text.csv"):
         with pytest.raises(EngineError) as caught:
-            draft_schema(wrong)
+            draft_schema(path)
         assert "7391" not in str(caught.value)
 
 
@@ -210,13 +220,11 @@ def write_small(path: Path) -> Path:
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
 def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> None:
-    schema = Schema(
-        [
-            Attribute.categorical("SEX", ["F", "M"], missing="M"),
-            Attribute.numeric("AGE", [0, 20, 65, 120]),
-            Attribute.of_size("CODE", 5),
-        ]
-    )
+    without_code = [
+        Attribute.categorical("SEX", ["F", "M"], missing="M"),
+        Attribute.numeric("AGE", [0, 20, 65, 120]),
+    ]
+    schema = Schema([*without_code, Attribute.of_size("CODE", 5)])
     sets = [("SEX", "CODE"), ("AGE",)]
     path = write_small(tmp_path / f"x{form}")
     expected = count_marginals(SMALL, schema, sets, on_refused="drop")
@@ -225,10 +233,10 @@ def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> No
     assert counts.refused == expected.refused
     assert counts.rows_in == len(SMALL)
     with pytest.raises(DataError, match=r"numeric column 'CODE'"):
-        count_marginals(path, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
-    body = path.read_bytes()
-    for spoiled in (body[: len(body) // 2], b"CANARY7391"):
-        path.write_bytes(spoiled)
+        count_marginals(path, Schema(without_code), [("SEX",), ("AGE",)])
+    content = path.read_bytes()
+    for damaged in (content[: len(content) // 2], b"CANARY7391"):
+        path.write_bytes(damaged)
         with pytest.raises(DataError) as caught:
             count_marginals(path, schema, sets, on_refused="drop")
         assert "7391" not in str(caught.value)
