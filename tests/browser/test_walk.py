@@ -173,23 +173,26 @@ def test_short_workflow_history_and_grid_edits_work(visit: Visit) -> None:
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.settle()
     visit.unfold("As Python")
-    for edit, (x, y, text) in enumerate(
-        [(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]
+    rows = {"first": 50, "second": 85}  # y position in pixels; names are at x = 80
+    for row, name, expected_names in (
+        ("first", "years", ("years", "sex")),
+        ("second", "gender", ("years", "gender")),
+        ("first", "age_in_years", ("age_in_years", "gender")),
     ):
         table = page.get_by_test_id("stDataFrame").first
         # select another cell: a click on the selected cell opens it
-        table.click(position={"x": 160, "y": 135 - y})
+        other_row = "second" if row == "first" else "first"
+        table.click(position={"x": 160, "y": rows[other_row]})
         page.keyboard.press("Escape")
-        table.click(position={"x": x, "y": y})
+        table.click(position={"x": 80, "y": rows[row]})
         page.keyboard.press("Enter")
         editor = page.locator("#portal textarea, #portal input").first
-        editor.fill(text)  # typed letters could reach the grid before its editor opens
-        expect(editor).to_have_value(text)
+        editor.fill(name)  # typed letters could reach the grid before its editor opens
+        expect(editor).to_have_value(name)
         with visit.run():
             editor.press("Enter")
-        names = [("years", "sex"), ("years", "gender"), ("age_in_years", "gender")][edit]
-        for name in names:
-            visit.expect_text(f"('{name}', ")
+        for expected_name in expected_names:
+            visit.expect_text(f"('{expected_name}', ")
     visit.press("Undo")
     visit.expect_text("('years', ")
     visit.expect_text("('gender', ")
@@ -226,10 +229,10 @@ def test_curator_publishes_package_in_few_clicks(visit: Visit, tmp_path: Path) -
     visit.expect_text("Released for people")
     visit.choose("Published tables")
     visit.expect_text("All tables sum to")
-    with page.expect_download() as waiting:
+    with page.expect_download() as download:
         page.get_by_role("button", name="Package with tables (zip)").click()
     package = tmp_path / "release.zip"
-    waiting.value.save_as(package)
+    download.value.save_as(package)
     assert verify_package(package, ledger=tmp_path / "people.ledger") == ()
     # 5 fields and 2 file choosers are counted as clicks, too
     assert clicks(page) + 7 <= 23

@@ -55,13 +55,17 @@ def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, .
     for title in titles:
         with visit.run():
             page.get_by_test_id("stSidebarNav").get_by_role("link", name=title).click()
-        for again in (False, True):
-            if again:
-                page.reload()
-                visit.settle()
-            visit.expect_text(PAGE_TEXTS[title])
-            visit.expect_text(BUDGET_TEXT)
-    first, second = titles[-3:-1]
-    for title, move in ((second, page.go_back), (first, page.go_back), (second, page.go_forward)):
+        visit.expect_text(PAGE_TEXTS[title])
+        visit.expect_text(BUDGET_TEXT)
+        page.reload()
+        visit.settle()
+        visit.expect_text(PAGE_TEXTS[title])
+        visit.expect_text(BUDGET_TEXT)
+    earlier, previous = titles[-3:-1]  # the pages before the last one
+    for title, move in (
+        (previous, page.go_back),
+        (earlier, page.go_back),
+        (previous, page.go_forward),
+    ):
         visit.go_in_history(title, move)
         visit.expect_text(PAGE_TEXTS[title])

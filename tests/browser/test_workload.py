@@ -24,14 +24,14 @@ SQL = (
 
 
 def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Path) -> None:
-    bad = (
+    markup = (
         "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)>"
         " :red[y] $z$"
     )
-    labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
+    labels = [markup, "[k](http://example.com)", "<b>c</b>", "=1+1"]
     code = Attribute.of_size("<i>code</i>", 3)
     script = Attribute.of_size("[k](javascript:alert(1))", 3)
-    schema = Schema([Attribute.categorical(bad, labels), code, script])
+    schema = Schema([Attribute.categorical(markup, labels), code, script])
     file = tmp_path / "schema.json"
     file.write_text(schema.to_json(), encoding="utf-8")
     visit.open()
@@ -53,7 +53,7 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
     visit.press("Insert an example")
     visit.expect_text("The SQL describes 2 tables")
     visit.press("from SQL")
-    visit.fill("SQL (statements separated by ;)", f"SELECT COUNT(*) FROM t WHERE x = '{bad}'")
+    visit.fill("SQL (statements separated by ;)", f"SELECT COUNT(*) FROM t WHERE x = '{markup}'")
     visit.expect_text("There is no attribute")
     visit.take_picture("22_hostile_sql")
     assert visit.page.locator(MARKUP_SELECTOR).count() == 0

@@ -148,19 +148,23 @@ def test_every_command_has_example_that_parses() -> None:
 
 
 def test_plan_overwrite_replaces_plans_only(tmp_path: Path) -> None:
-    schema, out, other = tmp_path / "schema.json", tmp_path / "plan.json", tmp_path / "notes.json"
+    schema, plan_path, notes = (
+        tmp_path / "schema.json",
+        tmp_path / "plan.json",
+        tmp_path / "notes.json",
+    )
     schema.write_text('{"age": 3}')
-    other.write_text("{}")
+    notes.write_text("{}")
 
     def run(path: Path, rho: str, *options: str) -> int:
         words = ["plan", "--schema", str(schema), "--ways", "1", "--rho", rho, "--out", str(path)]
         return main([*words, *options])
 
-    assert run(out, "1") == 0
-    first = out.read_text()
-    assert run(out, "2") == 1
-    assert out.read_text() == first
-    assert run(out, "2", "--overwrite") == 0
-    assert out.read_text() != first
-    assert run(other, "2", "--overwrite") == 1
-    assert other.read_text() == "{}"
+    assert run(plan_path, "1") == 0
+    first_plan = plan_path.read_text()
+    assert run(plan_path, "2") == 1
+    assert plan_path.read_text() == first_plan
+    assert run(plan_path, "2", "--overwrite") == 0
+    assert plan_path.read_text() != first_plan
+    assert run(notes, "2", "--overwrite") == 1
+    assert notes.read_text() == "{}"

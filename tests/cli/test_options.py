@@ -65,19 +65,8 @@ REQUEST = ["--schema", "schema.json", "--ways", "1", "2"]
 def test_plan_options_are_parsed_by_type(
     folder: Path, mechanism: str, options: list[str], expected: dict[str, object]
 ) -> None:
-    command = [
-        "plan",
-        *REQUEST,
-        "--pcost",
-        "1",
-        "--mechanism",
-        mechanism,
-        "--options",
-        *options,
-        "--out",
-        "p.json",
-    ]
-    assert main(command) == 0
+    command = ["plan", *REQUEST, "--mechanism", mechanism, "--pcost", "1", "--out", "p.json"]
+    assert main([*command, "--options", *options]) == 0
     result = load_plan((folder / "p.json").read_bytes())
     assert {name: result.options[name] for name in expected} == expected
 
@@ -109,18 +98,9 @@ def test_invalid_option_is_refused_before_reading_files(
 
 
 def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capture) -> None:
-    command = [
-        "compare",
-        *REQUEST,
-        "--pcost",
-        "1",
-        "--mechanisms",
-        "wff",
-        "querysmasher",
-        "--json",
-        "--options",
-    ]
-    assert main([*command, "objective=max", "querysmasher.centers=tuned", "time_limit=60"]) == 0
+    command = ["compare", *REQUEST, "--pcost", "1", "--json", "--mechanisms", "wff", "querysmasher"]
+    options = ["objective=max", "querysmasher.centers=tuned", "time_limit=60"]
+    assert main([*command, "--options", *options]) == 0
     rows = {row["mechanism"]: row for row in json.loads(capsys.readouterr().out)["mechanisms"]}
     assert sorted(rows) == ["querysmasher (objective=max, centers=tuned)", "wff (objective=max)"]
     assert all(row["status"] == "ok" for row in rows.values())

@@ -17,29 +17,20 @@ from engine.release.measure import load_measurement
 from tests.cli.commands import Capture, release, run_json
 
 WHERE = ["--ledger", "office", "--dataset", "people"]
-FEW = [*WHERE, "--draws", "4"]
+FOUR_DRAWS = [*WHERE, "--draws", "4"]
 
 
 def test_publish_command_matches_library(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
-    reply = run_json(capsys, "publish", *FEW, "--out", "tables.csv")
+    reply = run_json(capsys, "publish", *FOUR_DRAWS, "--out", "tables.csv")
     measurement = load_measurement("office", reply["key"])
     expected = uncertainty(publish(measurement), draws=4)
-    written = pd.read_csv("tables.csv")
-    rows = pd.concat(
-        [expected.answers(number) for number in range(len(measurement.plan.workload.groups))]
-    )
-    for name in (
-        "published",
-        "error",
-        "published_low",
-        "published_high",
-        "answer",
-        "std",
-        "low",
-        "high",
-    ):
-        np.testing.assert_allclose(written[name], rows[name], atol=1e-6)
+    groups = range(len(measurement.plan.workload.groups))
+    expected_rows = pd.concat([expected.answers(group) for group in groups])
+    rows = pd.read_csv("tables.csv")
+    published = ["published", "error", "published_low", "published_high"]
+    for column in (*published, "answer", "std", "low", "high"):
+        np.testing.assert_allclose(rows[column], expected_rows[column], atol=1e-6)
     assert reply["total"] == publish(measurement).total
     assert reply["groups"] == json.loads(
         expected.summary().to_json(orient="records", double_precision=15)
@@ -52,7 +43,7 @@ def test_publish_integer_tables_match_synthetic_records(folder: Path, capsys: Ca
     out = ["--out", "tables.zip", "--records", "people_like.csv", "--least-count", 5]
     # no number is suppressed because of its standard error
     out += ["--doubtful-cv", 1_000, "--suppressed-cv", 1_000]
-    reply = run_json(capsys, "publish", *FEW, "--whole", *out)
+    reply = run_json(capsys, "publish", *FOUR_DRAWS, "--whole", *out)
     records = pd.read_csv("people_like.csv")
     assert len(records) == reply["people"] == reply["total"]
     assert set(records["status"]) == {"SIMULATED"}
@@ -62,24 +53,36 @@ def test_publish_integer_tables_match_synthetic_records(folder: Path, capsys: Ca
     for age in range(5):
         for sex in "FM":
             row = table.loc[f"age <= {age} and sex = {sex}"]
-            counted = int(((records["age"] <= age) & (records["sex"] == sex)).sum())
-            assert row["published"] == counted if counted >= 5 else row["reason"] == "count"
+            count = ((records["age"] <= age) & (records["sex"] == sex)).sum()
+            if count >= 5:
+                assert row["published"] == count
+            else:
+                assert row["reason"] == "count"
     assert main(["verify", "--package", "tables.zip"]) == 0
-    assert all(row["met"] in (True, False) and row["cost"] == 0.0 for row in reply["criteria"])
+    assert all(isinstance(row["met"], bool) for row in reply["criteria"])
+    assert all(row["cost"] == 0.0 for row in reply["criteria"])
 
 
 def test_publish_overwrites_only_its_own_files_on_request(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
-    command = ["publish", *FEW, "--whole", "--out", "tables.zip", "--records", "people_like.csv"]
+    command = [
+        "publish",
+        *FOUR_DRAWS,
+        "--whole",
+        "--out",
+        "tables.zip",
+        "--records",
+        "people_like.csv",
+    ]
     assert main(command) == 0
-    before = Path("people_like.csv").read_bytes()
+    records = Path("people_like.csv").read_bytes()
     assert main(command) == 1
     assert main([*command, "--overwrite"]) == 0
-    assert Path("people_like.csv").read_bytes() == before
-    again = run_json(capsys, "publish", *FEW, "--overwrite", "--out", "people_like.csv")
-    assert again["people"] is None
+    assert Path("people_like.csv").read_bytes() == records
+    reply = run_json(capsys, "publish", *FOUR_DRAWS, "--overwrite", "--out", "people_like.csv")
+    assert reply["people"] is None
     for path in ("people.csv", "plan.json", "office.key"):
-        assert main(["publish", *FEW, "--overwrite", "--format", "csv", "--out", path]) == 1
+        assert main(["publish", *FOUR_DRAWS, "--overwrite", "--format", "csv", "--out", path]) == 1
     assert "office.key" in capsys.readouterr().err
 
 
@@ -87,7 +90,7 @@ def test_interrupted_publish_resumes_to_same_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release(folder, 1)
-    assert main(["publish", *FEW, "--out", "complete.csv"]) == 0
+    assert main(["publish", *FOUR_DRAWS, "--out", "complete.csv"]) == 0
     calls: list[object] = []
 
     def interrupted_publish(*args: object, **more: object) -> object:
@@ -99,13 +102,14 @@ def test_interrupted_publish_resumes_to_same_file(
     monkeypatch.setattr(
         sys.modules["engine.postprocess.uncertainty"], "publish", interrupted_publish
     )
-    again = ["publish", *FEW, "--resume", "again", "--out", "cut.csv"]
-    assert main(again) == 130  # the exit code after an interrupt
-    assert not Path("cut.csv").exists()
-    assert main(again) == 0
-    # The first run has saved two of the four rehearsals.
+    command = ["publish", *FOUR_DRAWS, "--resume", "checkpoint", "--out", "resumed.csv"]
+    assert main(command) == 130  # the exit code after an interrupt
+    assert not Path("resumed.csv").exists()
+    assert main(command) == 0
+    # The first run saved two rehearsals and was interrupted in the third; the second run
+    # computes the other two.
     assert len(calls) == 3 + 2
-    assert Path("cut.csv").read_bytes() == Path("complete.csv").read_bytes()
+    assert Path("resumed.csv").read_bytes() == Path("complete.csv").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -126,15 +130,15 @@ def test_publish_with_invalid_options_writes_nothing(
     folder: Path, capsys: Capture, args: list[str], words: str
 ) -> None:
     release(folder, 1)
-    before = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    assert main(["publish", *FEW, *args]) == 1
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    assert main(["publish", *FOUR_DRAWS, *args]) == 1
     assert words in capsys.readouterr().err
-    assert {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()} == before
+    assert {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()} == sizes
 
 
 def test_publish_package_is_signed_and_verified(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
-    reply = run_json(capsys, "publish", *FEW, "--out", "release.zip", "--format", "package")
+    reply = run_json(capsys, "publish", *FOUR_DRAWS, "--out", "release.zip", "--format", "package")
     assert reply["format"] == "package"
     assert main(["verify", "--ledger", "office", "--package", "release.zip"]) == 0
     with zipfile.ZipFile("release.zip") as archive:

@@ -21,7 +21,7 @@ from engine.privacy import Budget
 from engine.release import measure
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
-from tests.cli.commands import SCHEMA, Capture, release, run_json
+from tests.cli.commands import SCHEMA, Capture, release, run, run_json
 
 
 def estimate(row: dict[str, Any]) -> tuple[float, ...]:
@@ -32,45 +32,40 @@ def test_ask_matches_measurement_answers(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
     conditions = ["age >= 2 and sex == 'F'", "hours == 0"]
     where = ["--ledger", "office", "--dataset", "people"]
-    reply = run_json(
-        capsys, "ask", *where, "--where", *conditions, "--times", 1, -1, "--confidence", 0.9
-    )
+    difference = ["--times", 1, -1, "--confidence", 0.9]
+    reply = run_json(capsys, "ask", *where, "--where", *conditions, *difference)
     measurement = load_measurement("office", reply["key"])
-    one, other = np.zeros((5, 2)), np.eye(4)[0]
-    one[2:, 0] = 1
-    expected = [
-        measurement.answer(["age", "sex"], one, 0.9),
-        measurement.answer(["hours"], other, 0.9),
-    ]
+    women_from_2, no_hours = np.zeros((5, 2)), np.zeros(4)
+    women_from_2[2:, 0] = 1
+    no_hours[0] = 1
+    queries = [(["age", "sex"], women_from_2), (["hours"], no_hours)]
+    expected = [measurement.answer(*query, 0.9) for query in queries]
     assert [estimate(row) for row in reply["answers"]] == [estimate(vars(e)) for e in expected]
     assert [row["query"] for row in reply["answers"]] == conditions
-    both = measurement.combination([(["age", "sex"], one), (["hours"], other)], [1, -1], 0.9)
-    assert estimate(reply["together"]) == estimate(vars(both))
-    assert (reply["dataset"], reply["rehearsal"], reply["released"]) == (
-        "people",
-        False,
-        measurement.utc,
-    )
+    expected_difference = measurement.combination(queries, [1, -1], 0.9)
+    assert estimate(reply["together"]) == estimate(vars(expected_difference))
+    assert reply["dataset"] == "people"
+    assert reply["rehearsal"] is False
+    assert reply["released"] == measurement.utc
     assert main(["ask", *where, "--where", conditions[0]]) == 0
     assert f"standard error {format_number(expected[0].std)}" in capsys.readouterr().out
     measurement.save(folder / "saved")
     saved = ["--measurement", "saved", "--where", *conditions]
-    saved_reply = run_json(capsys, "ask", *saved, "--times", 1, -1, "--confidence", 0.9)
-    assert saved_reply == reply
+    assert run_json(capsys, "ask", *saved, *difference) == reply
 
 
 def test_ask_in_sql_or_for_total_matches_measurement(folder: Path, capsys: Capture) -> None:
     release(folder, 1)
     where = ["--ledger", "office", "--dataset", "people"]
     reply = run_json(capsys, "ask", *where, "--workload", "queries.sql")
-    by_sql, measurement = reply["answers"], load_measurement("office", reply["key"])
-    young = np.zeros((5, 2))
-    young[:3, 1] = 1
-    assert estimate(by_sql[1]) == pytest.approx(
-        estimate(vars(measurement.answer(["age", "sex"], young)))
-    )
-    total = run_json(capsys, "ask", *where, "--total")["answers"][0]
-    assert estimate(by_sql[2]) == pytest.approx(estimate(total))
+    measurement = load_measurement("office", reply["key"])
+    _, sql_men_below_3, sql_total = reply["answers"]
+    men_below_3 = np.zeros((5, 2))
+    men_below_3[:3, 1] = 1
+    expected = measurement.answer(["age", "sex"], men_below_3)
+    assert estimate(sql_men_below_3) == pytest.approx(estimate(vars(expected)))
+    (total,) = run_json(capsys, "ask", *where, "--total")["answers"]
+    assert estimate(sql_total) == pytest.approx(estimate(total))
 
 
 def test_ask_with_unfit_options_is_refused(folder: Path, capsys: Capture) -> None:
@@ -97,27 +92,30 @@ def test_ask_with_unfit_options_is_refused(folder: Path, capsys: Capture) -> Non
 def test_further_answers_match_single_query_answers(mechanism: str) -> None:
     result = plan(Workload.all_ways(SCHEMA, (2,)), Budget(pcost=1.0), mechanism)
     measurement = measure(result, synthetic(SCHEMA, 200, seed=2), rehearsal=True)
-    more = Workload(SCHEMA).add("age", "range", weight=3.0)
-    more = more.add(("hours", "sex"), {"hours": "prefix", "sex": "marginal"})
-    rows = further_answers(measurement, more)
-    assert list(rows["query"]) == [more.describe(i) for i in range(len(more))]
-    tensors = np.concatenate([rows_of_group(SCHEMA, group) for group in more.groups]).reshape(
+    workload = Workload(SCHEMA).add("age", "range", weight=3.0)
+    workload = workload.add(("hours", "sex"), {"hours": "prefix", "sex": "marginal"})
+    rows = further_answers(measurement, workload)
+    assert list(rows["query"]) == [workload.describe(i) for i in range(len(workload))]
+    tensors = np.concatenate([rows_of_group(SCHEMA, group) for group in workload.groups]).reshape(
         -1, 5, 2, 4
     )
     for row, tensor in zip(rows.drop(columns="query").to_numpy(), tensors, strict=True):
         expected = measurement.answer(SCHEMA.names, tensor)
         # All queries of a group use the same source; a single query uses its most precise source.
         if mechanism == "gaussian":
-            assert row[1] >= expected.std * (1 - 1e-6)
+            _, std, _, _ = row
+            assert std >= expected.std * (1 - 1e-6)
         else:
             assert row == pytest.approx(
                 [expected.answer, expected.std, expected.low, expected.high]
             )
     # the answers of the 15 ranges of age are sums of the answers of its 5 cells
-    ages = tensors[:15, :, 0, 0]
-    single = ages.sum(axis=1) == 1
-    values = rows["answer"].to_numpy()[:15]
-    assert values == pytest.approx(ages @ (ages[single].T @ values[single]))
+    age_ranges = tensors[:15, :, 0, 0]
+    is_cell = age_ranges.sum(axis=1) == 1
+    range_answers = rows["answer"].to_numpy()[:15]
+    assert range_answers == pytest.approx(
+        age_ranges @ (age_ranges[is_cell].T @ range_answers[is_cell])
+    )
 
 
 def test_unmeasured_queries_and_wrong_conditions_are_refused() -> None:
@@ -137,11 +135,8 @@ def test_unmeasured_queries_and_wrong_conditions_are_refused() -> None:
 
 
 def test_workload_file_may_be_json_or_sql(folder: Path) -> None:
-    budget = ["--pcost", "1", "--out"]
-    assert (
-        main(["plan", "--workload", "queries.sql", "--schema", "schema.json", *budget, "sql.json"])
-        == 0
-    )
+    budget = "--pcost 1 --out"
+    assert run(f"plan --workload queries.sql --schema schema.json {budget} sql.json") == 0
     result = load_plan((folder / "sql.json").read_bytes())
     assert [result.workload.describe(i) for i in range(3)] == [
         "sex = F and age <= 2",
@@ -149,7 +144,7 @@ def test_workload_file_may_be_json_or_sql(folder: Path) -> None:
         "all records",
     ]
     (folder / "w.json").write_text(result.workload.to_json())
-    assert main(["plan", "--workload", "w.json", *budget, "json.json"]) == 0
+    assert run(f"plan --workload w.json {budget} json.json") == 0
     assert load_plan((folder / "json.json").read_bytes()).hash == result.hash
 
 
@@ -176,30 +171,23 @@ def test_workload_file_missing_or_unfit_is_refused(folder: Path, capsys: Capture
 
 def test_coarse_or_fine_predicts_choice(folder: Path, capsys: Capture) -> None:
     """The predicted option changes at the threshold for evenly spread records."""
-    command = [
-        "coarse-or-fine",
-        "--schema",
-        "schema.json",
-        "--ways",
-        1,
-        2,
-        "--pcost",
-        0.5,
-        "--sigmas",
-        0,
-    ]
+    command = ["coarse-or-fine", "--schema", "schema.json", "--ways", 1, 2, "--pcost", 0.5]
+    command += ["--sigmas", 0]
     rule = ["--share", 0.5, "--snr", 2]
     reply = run_json(capsys, *command, *rule)
     coarse, fine = reply["analyses"]
-    assert (coarse["option"], fine["option"], coarse["even_records"]) == ("1-way", "2-way", None)
+    assert (coarse["option"], fine["option"]) == ("1-way", "2-way")
+    assert coarse["even_records"] is None
     assert coarse["shared"] == fine["shared"] == reply["look_pcost"]
     assert fine["stands_out_from"] == pytest.approx(2 * fine["typical_std"])
-    least = fine["even_records"]
-    for records, expected in ((int(least) - 1, "1-way"), (int(least) + 1, "2-way")):
+    threshold = int(fine["even_records"])
+    for records, expected in ((threshold - 1, "1-way"), (threshold + 1, "2-way")):
         reply = run_json(capsys, *command, *rule, "--records", records)
         assert reply["predicted"] == expected
-    seen = run_json(capsys, *command, "--share", 0.5, "--snr", 1e-6, "--simulated", "people.csv")
-    assert seen["verdict"]["option"] == "2-way"
+    # at a required signal-to-noise ratio of almost 0, all groups are large enough
+    rule = ["--share", 0.5, "--snr", 1e-6]
+    reply = run_json(capsys, *command, *rule, "--simulated", "people.csv")
+    assert reply["verdict"]["option"] == "2-way"
 
 
 def write_coarse_and_fine(folder: Path) -> None:
@@ -219,15 +207,15 @@ def test_coarse_or_fine_of_files_equals_that_of_ways(folder: Path, capsys: Captu
         *("--schema", "schema.json", "--ways", 1, 2, "--pcost", 0.5),
         *rule,
     )
-    least = by_ways["analyses"][1]["even_records"]
+    even_records = [analysis["even_records"] for analysis in by_ways["analyses"]]
     by_plans = run_json(
         capsys, "coarse-or-fine", "--plans", "coarse-plan.json", "fine-plan.json", *rule
     )
     by_files = run_json(
         capsys, "coarse-or-fine", "--workloads", "coarse.json", "fine.json", "--pcost", 0.5, *rule
     )
-    assert [row["even_records"] for row in by_plans["analyses"]] == [None, least]
-    assert [row["even_records"] for row in by_files["analyses"]] == [None, least]
+    assert [analysis["even_records"] for analysis in by_plans["analyses"]] == even_records
+    assert [analysis["even_records"] for analysis in by_files["analyses"]] == even_records
 
 
 def test_coarse_or_fine_wrong_arguments_are_refused(folder: Path, capsys: Capture) -> None:

@@ -48,7 +48,9 @@ def test_count_of_integer_attribute_leaves_out_fractions(
 
 
 @pytest.mark.parametrize(
-    "args", [["--ways", "1", "--schema", "schema.json"], ["--workload", "queries.json"]]
+    "args",
+    [["--ways", "1", "--schema", "schema.json"], ["--workload", "queries.json"]],
+    ids=["ways", "JSON file"],
 )
 def test_whole_numbers_option_without_sql_is_refused(
     args: list[str], capsys: pytest.CaptureFixture[str]

@@ -21,13 +21,20 @@ def ways(k, pcost=0.4):
 
 
 COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
+ONE_WAY, TWO_WAY = COMMON.options
 # These plans are searched here, because a later search may start from another cached solution.
 CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
 RECORDS = synthetic(SCHEMA, 4000, seed=3)
 FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")
 
 
+def ledger_decimal(pcost):
+    """Return a cost as the decimal number that the ledger stores."""
+    return Decimal(repr(pcost))
+
+
 def ledger_spends(ledger):
+    """Return the costs of all releases in a ledger, in their order."""
     return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
 
 

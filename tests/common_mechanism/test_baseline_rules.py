@@ -15,22 +15,26 @@ from tests.common_mechanism.matrices import PAIRS
 
 
 @pytest.mark.parametrize(
-    ("name", "best"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True))
+    ("name", "smallest_pcost"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True))
 )
-def test_reserved_look_costs_less_than_common_mechanism(name, best):
-    both = CommonMechanism(*PAIRS[name])
-    queries = both.mechanisms[0].B
-    variances = np.diag(both.common.covariance(queries))
+def test_reserved_look_costs_less_than_common_mechanism(name, smallest_pcost):
+    coarse, fine = PAIRS[name]
+    pair = CommonMechanism(coarse, fine)
+    queries = coarse.B
+    variances = np.diag(pair.common.covariance(queries))
     look = reserved_look(queries, variances)
-    assert look.mechanism.pcost == pytest.approx(best, abs=1e-6)
+    assert look.mechanism.pcost == pytest.approx(smallest_pcost, abs=1e-6)
     assert look.bound <= look.mechanism.pcost <= look.bound * (1 + 1e-6)
-    assert look.mechanism.pcost < both.saved
+    assert look.mechanism.pcost < pair.saved
     assert (np.diag(look.mechanism.covariance(queries)) <= variances * (1 + 1e-9)).all()
 
 
 def test_reserved_look_of_disjoint_counts_is_optimal():
-    look = reserved_look(np.repeat(np.eye(3), 2, axis=1), [2.0, 4.0, 8.0])
-    assert (look.mechanism.pcost, look.bound) == pytest.approx((0.5, 0.5), rel=1e-6)
+    counts_of_two_cells = np.repeat(np.eye(3), 2, axis=1)
+    look = reserved_look(counts_of_two_cells, [2.0, 4.0, 8.0])
+    # each record is in one count, so the cost is that of the smallest variance
+    assert look.mechanism.pcost == pytest.approx(1 / 2.0, rel=1e-6)
+    assert look.bound == pytest.approx(1 / 2.0, rel=1e-6)
     for variances in ([1.0, 2.0], [1.0, 0.0, 1.0], [1.0, math.inf, 1.0]):
         with pytest.raises(PlanError, match="variances has shape"):
             reserved_look(np.eye(3), variances)
@@ -62,9 +66,12 @@ def test_exponential_mechanism_renyi_divergence_is_bounded(scores, pcost, sensit
 
 
 def test_exponential_mechanism_uses_and_checks_its_budget():
-    P, Q = (exponential_probabilities([0, score], sensitivity=1, pcost=1.0) for score in (0.0, 2.0))
-    # the mechanism has epsilon = 2 sqrt(pcost)
-    assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(2.0)
+    pcost, sensitivity = 1.0, 1.0
+    # both scores change by the sensitivity, in opposite directions
+    first, second = exponential_probabilities(
+        [0.0, 2.0 * sensitivity], sensitivity=sensitivity, pcost=pcost
+    )
+    assert math.log(second / first) == pytest.approx(2 * math.sqrt(pcost))  # epsilon
     for sensitivity, pcost in ((0.0, 1.0), (1.0, -1.0)):
         with pytest.raises(PlanError, match="above 0"):
             exponential_probabilities([0, 1], sensitivity=sensitivity, pcost=pcost)

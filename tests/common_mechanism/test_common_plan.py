@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from engine.privacy import Budget
 from engine.release.measurement import estimate, strategy_answers
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests import code_lists
-from tests.common_mechanism.matrices import assert_close, assert_maximal
+from tests.common_mechanism.matrices import assert_close, assert_maximal, exact
 from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, ways
 from tests.oracles import workload_rows
 from tests.shapes import SHAPES, numeric
@@ -137,10 +136,9 @@ def common(request):
 def test_look_and_residual_costs_sum_to_plan_cost(common):
     assert common.stretch - 1.0 < 1e-10
     for option, second_stage in zip(common.options, common.residuals, strict=True):
-        both = cost_of(option.schema, common.look.blocks) + cost_of(
-            option.schema, second_stage.blocks
-        )
-        assert_close(both, cost_of(option.schema, option.blocks))
+        look_cost = cost_of(option.schema, common.look.blocks)
+        residual_cost = cost_of(option.schema, second_stage.blocks)
+        assert_close(look_cost + residual_cost, cost_of(option.schema, option.blocks))
 
 
 def test_look_equals_dense_common_mechanism(common):
@@ -153,15 +151,8 @@ def test_look_equals_dense_common_mechanism(common):
         assert np.linalg.eigvalsh(total_cost - look)[0] > -1e-9 * np.abs(total_cost).max()
     # For three covariances that do not commute, several mechanisms have the smallest trace.  Which
     # one is computed depends on the coordinates, so only a difference of 20% is tested.
-    assert_close(
-        look,
-        cost_of_dense(dense),
-        share=(
-            1e-8
-            if len(common.options) == 2 or set(common.matches.values()) == {"closed form"}
-            else 0.2
-        ),
-    )
+    is_unique = len(common.options) == 2 or set(common.matches.values()) == {"closed form"}
+    assert_close(look, cost_of_dense(dense), share=1e-8 if is_unique else 0.2)
 
 
 def cost_of_dense(dense):
@@ -182,9 +173,9 @@ def test_spends_sum_to_plan_cost_and_cover_release(common):
     for option, second_stage, (first, second) in zip(
         common.options, common.residuals, common.spends, strict=True
     ):
-        assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(option.pcost))
-        both = np.diag(look + cost_of(shared, second_stage.blocks)).max()
-        assert both <= option.pcost
+        assert exact(first) + exact(second) == exact(option.pcost)
+        joint_cost = np.diag(look + cost_of(shared, second_stage.blocks)).max()
+        assert joint_cost <= option.pcost
         assert second > 0 or not second_stage.blocks
 
 
@@ -213,36 +204,36 @@ def test_combined_answers_are_unbiased_with_plan_variances(common):
         # Estimates are linear in the strategy answers.  The variance of a query is therefore a sum
         # over all strategy answers: the squared change of the query's estimate if this answer grows
         # by one standard deviation of its noise.
-        total = [np.zeros(g.count) for g in option.workload.groups]
+        variances = [np.zeros(g.count) for g in option.workload.groups]
         coefficients = [coefficients_by_space(option, g) for g in option.workload.groups]
         for part, part_blocks in blocks.items():
             for space, block in part_blocks.items():
-                for place in np.ndindex(*shapes(part_blocks)[space]):
-                    unit_answers = {name: dict(values) for name, values in zero.items()}
-                    unit = np.zeros(shapes(part_blocks)[space])
-                    unit[place] = block.noise
-                    unit_answers[part][space] = unit
-                    coordinates = estimates(common, i, unit_answers["look"], unit_answers["rest"])
-                    for sums, rows in zip(total, coefficients, strict=True):
+                for position in np.ndindex(*shapes(part_blocks)[space]):
+                    noise = np.zeros(shapes(part_blocks)[space])
+                    noise[position] = block.noise
+                    noisy = {name: dict(answers) for name, answers in zero.items()}
+                    noisy[part][space] = noise
+                    coordinates = estimates(common, i, noisy["look"], noisy["rest"])
+                    for group_variances, rows in zip(variances, coefficients, strict=True):
                         if space in rows:
-                            sums += (rows[space] @ coordinates[space].ravel()) ** 2
-        for g, sums in enumerate(total):
-            np.testing.assert_allclose(sums, option.variances(g), rtol=1e-9)
+                            group_variances += (rows[space] @ coordinates[space].ravel()) ** 2
+        for g, group_variances in enumerate(variances):
+            np.testing.assert_allclose(group_variances, option.variances(g), rtol=1e-9)
         table = np.random.default_rng(1).integers(
             0, 50, tuple(a.size for a in option.schema.attributes)
         )
-        exact = {
-            name: exact_answers(option.schema, part_blocks, table)
-            for name, part_blocks in blocks.items()
+        noiseless = {
+            part: exact_answers(option.schema, part_blocks, table)
+            for part, part_blocks in blocks.items()
         }
-        coordinates = estimates(common, i, exact["look"], exact["rest"])
+        coordinates = estimates(common, i, noiseless["look"], noiseless["rest"])
         for residual_rows, rows in zip(coefficients, workload_rows(option.workload), strict=True):
-            answered = sum(
-                residual_rows[s] @ value.ravel()
-                for s, value in coordinates.items()
-                if s in residual_rows
+            answers = sum(
+                residual_rows[space] @ values.ravel()
+                for space, values in coordinates.items()
+                if space in residual_rows
             )
-            np.testing.assert_allclose(answered, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
+            np.testing.assert_allclose(answers, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
 
 
 def coefficients_by_space(option, group):
@@ -318,9 +309,9 @@ def test_plan_paired_with_itself_has_no_residual():
 def test_look_can_be_an_option():
     common = coarse_or_fine(*CASES["another mechanism"])
     assert any(b.weights is not None for b in common.look.blocks.values())
-    again = coarse_or_fine(common.look, common.options[0])
-    assert not again.residuals[0].blocks
-    test_look_and_residual_costs_sum_to_plan_cost(again)
+    with_look = coarse_or_fine(common.look, common.options[0])
+    assert not with_look.residuals[0].blocks
+    test_look_and_residual_costs_sum_to_plan_cost(with_look)
 
 
 # --- chains, sizes, limits ---
@@ -356,41 +347,42 @@ def test_adult_plans_split_without_full_domain():
     adult = Schema.from_json(schemas()["adult"].read_text())
     options = [plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2, 3)]
     common = coarse_or_fine(*options, names=["1-way", "2-way", "3-way"])
-    # the total and 14 attributes
-    assert (common.maximal, common.stretch, len(common.look.blocks)) == (True, 1.0, 15)
+    assert common.maximal
+    assert common.stretch == 1.0
+    assert len(common.look.blocks) == 1 + 14  # the total and 14 attributes
     for option, second_stage, (first, second) in zip(
         options, common.residuals, common.spends, strict=True
     ):
-        assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(option.pcost))
+        assert exact(first) + exact(second) == exact(option.pcost)
         assert second_stage.pcost <= second
         for space, block in option.blocks.items():
             parts = [b[space] for b in (common.look.blocks, second_stage.blocks) if space in b]
             assert sum(1 / b.noise**2 for b in parts) == pytest.approx(1 / block.noise**2, rel=1e-9)
-    wide = coarse_or_fine(
+    common = coarse_or_fine(
         *(plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in ((1, 2), (1, 2, 3)))
     )
-    assert len(wide.look.blocks) == 1 + 14 + math.comb(14, 2)
-    assert wide.look.blocks["capital-gain", "capital-loss"].measurements == 99 * 99
+    assert len(common.look.blocks) == 1 + 14 + math.comb(14, 2)
+    assert common.look.blocks["capital-gain", "capital-loss"].measurements == 99 * 99
 
 
 def test_common_part_above_dense_limit_is_valid(monkeypatch):
     options = CASES["three families"]
-    best = coarse_or_fine(*options)
+    maximal = coarse_or_fine(*options)
     monkeypatch.setattr(
         engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2_000, 3: 1}
     )
     common = coarse_or_fine(*options)
     assert not common.maximal
     assert "not the largest" in " ".join(common.matches.values())
-    assert common.saved <= best.saved
+    assert common.saved <= maximal.saved
     test_look_and_residual_costs_sum_to_plan_cost(common)
     test_spends_sum_to_plan_cost_and_cover_release(common)
 
 
 def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
-    both = Workload(numeric(4, 3)).add(("a", "b"), "prefix")
-    options = make_plan(both), make_plan(both.add(("a", "b"), "affine"))
+    prefixes = Workload(numeric(4, 3)).add(("a", "b"), "prefix")
+    options = make_plan(prefixes), make_plan(prefixes.add(("a", "b"), "affine"))
     common = coarse_or_fine(*options)
     assert common.matches["a", "b"] == "nothing: too large to compare"
     assert not common.maximal
@@ -404,26 +396,24 @@ def test_large_blocks_of_different_products_share_nothing(monkeypatch):
 
 
 def test_incompatible_plans_are_refused():
-    one, two = CASES["marginals"]
-    other = make_plan(ways((3, 2), 1))
+    one_way, two_way = CASES["marginals"]
+    other_schema = make_plan(ways((3, 2), 1))
     prefixes = Workload(numeric(3, 2, 4)).add(("c",), "prefix")
     tuned, united = plan_without_unions(prefixes), make_plan(prefixes, centers="tuned")
     assert tuned.split.centers
     assert united.split.unions
-    disjoint = [
-        make_plan(Workload(numeric(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]])))
-        for n in "ab"
-    ]
+    differences = Custom(matrix=[[1, -1, 0], [0, 1, -1]])
+    disjoint = [make_plan(Workload(numeric(3, 3)).add((name,), differences)) for name in "ab"]
     for options, names, words in (
-        ((one,), None, "but are Plan"),
-        ((one, "two"), None, "at least two plans"),
-        ((one, other), None, "different schemas"),
-        ((one, tuned), None, "different centers"),
-        ((one, united), None, "several residual spaces with one strategy"),
+        ((one_way,), None, "but are Plan"),
+        ((one_way, "no plan"), None, "at least two plans"),
+        ((one_way, other_schema), None, "different schemas"),
+        ((one_way, tuned), None, "different centers"),
+        ((one_way, united), None, "several residual spaces with one strategy"),
         (disjoint, None, "no common part"),
-        ((one, two), ["a"], "1 names"),
-        ((one, two), ["a", "a"], "different texts"),
-        ((one, two), ["a", "stop"], "none of them 'stop'"),
+        ((one_way, two_way), ["a"], "1 names"),
+        ((one_way, two_way), ["a", "a"], "different texts"),
+        ((one_way, two_way), ["a", "stop"], "none of them 'stop'"),
     ):
         with pytest.raises(PlanError, match=words):
             coarse_or_fine(*options, names=names)
@@ -431,9 +421,11 @@ def test_incompatible_plans_are_refused():
 
 def test_common_plan_json_round_trips():
     common = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
-    again = CommonPlan.from_json(common.to_json())
-    assert (again.hash, again.names, again.spends) == (common.hash, common.names, common.spends)
-    assert again.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
+    loaded = CommonPlan.from_json(common.to_json())
+    assert loaded.hash == common.hash
+    assert loaded.names == common.names
+    assert loaded.spends == common.spends
+    assert loaded.hash != coarse_or_fine(*reversed(CASES["another family"])).hash
 
 
 def test_common_plan_from_other_json_is_refused():
@@ -445,7 +437,8 @@ def test_common_plan_from_other_json_is_refused():
 
 def test_common_plan_position_accepts_names_and_numbers():
     common = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
-    assert (common.position("fine"), common.position(0)) == (1, 0)
+    assert common.position("fine") == 1
+    assert common.position(0) == 0
     for option in ("none", 2, True):
         with pytest.raises(PlanError, match="no option"):
             common.position(option)

@@ -70,9 +70,10 @@ def test_answers_requires_row_space_and_precision():
     assert not TOTAL.answers(mechanism([[1, 1, 1 + 1e-5]], 1e9))
     with pytest.raises(NotAnswerable, match="Row 1"):
         TOTAL.covariance([[2, 2, 2], [1, 1, 1 + 1e-6]])
-    for wrong in (lambda: TOTAL.estimates([[1, 1]]), lambda: TOTAL.answers(mechanism(np.eye(2)))):
-        with pytest.raises(PlanError, match=r"columns|3 and 2 cells"):
-            wrong()
+    with pytest.raises(PlanError, match="columns"):
+        TOTAL.estimates([[1, 1]])
+    with pytest.raises(PlanError, match="3 and 2 cells"):
+        TOTAL.answers(mechanism(np.eye(2)))
 
 
 def test_residual_or_recreation_of_wrong_parts_is_refused():

@@ -1,6 +1,6 @@
 """Contribution bounding in both steps of a two-stage release."""
 
-from decimal import Decimal
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Attribute, Schema, Workload
+from tests.common_mechanism.steps import ledger_decimal, ledger_spends
 
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 3), Attribute.of_size("c", 4)])
 CAP = 3
@@ -61,35 +62,31 @@ def test_both_steps_count_the_same_rows_per_person(ledger):
         intake=intakes.append,
     )
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
-    for group in (0, 1):
-        table = exact["a", "b"] if group else exact["a", "b"].sum(axis=1)
-        np.testing.assert_allclose(final.answers(group)["answer"], table.ravel(), atol=0.1)
-    sizes = frame.groupby("pid").size()
-    expected = (len(sizes), int((sizes - CAP).clip(lower=0).sum()), int((sizes > CAP).sum()))
-    assert [(s.people, s.over_cap, s.people_over_cap) for s in intakes] == [expected, expected]
-    assert f"{expected[2]} of {expected[0]} persons" in intakes[0].describe()
-    spent = [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
-    assert sum(spent) == Decimal(repr(common().options[1].pcost))
+    a_by_b = exact["a", "b"]
+    np.testing.assert_allclose(final.answers(0)["answer"], a_by_b.sum(axis=1), atol=0.1)
+    np.testing.assert_allclose(final.answers(1)["answer"], a_by_b.ravel(), atol=0.1)
+    rows = frame.groupby("pid").size()
+    people, people_over_cap = len(rows), (rows > CAP).sum()
+    assert len(intakes) == 2
+    for intake in intakes:
+        assert intake.people == people
+        assert intake.people_over_cap == people_over_cap
+        assert intake.over_cap == (rows - CAP).clip(lower=0).sum()
+        assert f"{people_over_cap} of {people} persons" in intake.describe()
+    _, fine_plan = common().options
+    assert sum(ledger_spends(ledger)) == ledger_decimal(fine_plan.pcost)
 
 
 @pytest.mark.parametrize("person", [None, "other"])
 def test_finish_with_another_person_column_is_refused(ledger, person):
     frame = panel()
     frame["other"] = [str(i) for i in range(len(frame))]
-    key = look_and_decide(ledger, frame).key
+    key, intakes = look_and_decide(ledger, frame).key, []
+    options = {"person": person, "ignore": ["pid"], "intake": intakes.append}
     with pytest.raises(DataError, match="not the records"):
-        finish(ledger, key, frame, person=person, ignore=["pid"])
-    intakes = []
-    finish(
-        ledger,
-        key,
-        frame,
-        person=person,
-        ignore=["pid"],
-        on_changed="charge",
-        intake=intakes.append,
-    )
-    assert "charged alone" in intakes[0].warnings[-1]
+        finish(ledger, key, frame, **options)
+    finish(ledger, key, frame, on_changed="charge", **options)
+    assert "charged alone" in intakes[-1].warnings[-1]
 
 
 def test_declared_row_bound_needs_no_person_column(ledger):
@@ -115,26 +112,22 @@ def test_counts_above_the_row_bound_are_refused():
     with pytest.raises(DataError, match="up to 4 rows per person"):
         look(common(), counts, rehearsal=True)
     table = count_marginals(counts, SCHEMA, [("a",)])
-    assert (table.cap, table.people, table.people_over_cap) == (
-        CAP + 1,
-        counts.people,
-        counts.people_over_cap,
-    )
+    assert table.cap == CAP + 1
+    assert table.people == counts.people
+    assert table.people_over_cap == counts.people_over_cap
 
 
 def test_rehearsal_counts_the_same_rows_as_release():
-    frame, both = panel(), common()
-    rehearsed = look(both, frame, rehearsal=True, person="pid")
-    final = rehearse_finish(both, rehearsed, frame, option="fine", person="pid")
+    frame, common_plan = panel(), common()
+    rehearsed = look(common_plan, frame, rehearsal=True, person="pid")
+    final = rehearse_finish(common_plan, rehearsed, frame, option="fine", person="pid")
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     np.testing.assert_allclose(final.answers(1)["answer"], exact["a", "b"].ravel(), atol=0.1)
 
 
 def test_both_steps_read_a_count_column(ledger):
-    cells = pd.DataFrame(
-        [(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"]
-    )
-    counted = cells.assign(n=range(60))
+    cells = list(itertools.product(range(5), range(3), range(4)))
+    counted = pd.DataFrame(cells, columns=["a", "b", "c"]).assign(n=range(60))
     with pytest.raises(DataError, match="count_column='n'"):
         look_and_decide(ledger, counted, person=None)
     look_result = look_and_decide(ledger, counted, person=None, count_column="n")
@@ -144,7 +137,7 @@ def test_both_steps_read_a_count_column(ledger):
     np.testing.assert_allclose(
         final.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1
     )
-    left_out = look(common(), counted, rehearsal=True, ignore=["n"])
-    rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
+    look_at_rows = look(common(), counted, rehearsal=True, ignore=["n"])
+    final = rehearse_finish(common(), look_at_rows, counted, option="fine", ignore=["n"])
     # without the count column, each of the 3 x 4 rows of a value counts once
-    np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)
+    np.testing.assert_allclose(final.answers(0)["answer"], 3 * 4, atol=0.1)

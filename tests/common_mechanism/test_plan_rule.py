@@ -59,27 +59,27 @@ def nested(**options):
 
 def test_errors_match_brute_force():
     rule = nested()
-    W = np.concatenate(workload_rows(COMMON.options[0].workload))
+    queries = np.concatenate(workload_rows(COMMON.options[0].workload))
     for option, option_plan in ((None, COMMON.look), *enumerate(COMMON.options)):
         dense_plan = LinearMechanism(rows_of(SCHEMA, option_plan.blocks))
         np.testing.assert_allclose(
-            rule.errors(option), np.sqrt(np.diag(dense_plan.covariance(W))), rtol=1e-6
+            rule.errors(option), np.sqrt(np.diag(dense_plan.covariance(queries))), rtol=1e-6
         )
     look_result = look_at(20)
-    np.testing.assert_allclose(rule.estimates(look_result), W @ np.full(24, 20.0), rtol=1e-6)
+    np.testing.assert_allclose(rule.estimates(look_result), queries @ np.full(24, 20.0), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("per_cell", "choice"), [(400, 2), (0, None)])
-def test_decide_depends_on_records_per_cell(per_cell, choice):
-    decision = nested(sigmas=1.0).decide(look_at(per_cell))
+@pytest.mark.parametrize(("records_per_cell", "choice"), [(400, 2), (0, None)])
+def test_decide_depends_on_records_per_cell(records_per_cell, choice):
+    decision = nested(sigmas=1.0).decide(look_at(records_per_cell))
     assert (decision.choice, decision.certain) == (choice, True)
     assert "50.0% of 9 cells above 5 standard errors" in decision.sentence
 
 
 def test_decide_follows_from_shares():
     outcomes = set()
-    for per_cell in range(40):
-        rule, look_result = nested(sigmas=1.0), look_at(per_cell)
+    for records_per_cell in range(40):
+        rule, look_result = nested(sigmas=1.0), look_at(records_per_cell)
         decision = rule.decide(look_result)
         estimate, width = rule.estimates(look_result), rule.errors()
         low = {i: np.mean((estimate - width) / rule.errors(i) >= 5) for i in (1, 2)}
@@ -98,10 +98,11 @@ def test_decide_follows_from_shares():
 
 def test_signal_to_noise_has_one_row_per_cell():
     rule, look_result = nested(), look_at(30)
+    one_way = COMMON.options[0].workload
     for g, group in enumerate(rule.groups):
         table = rule.signal_to_noise(look_result, g, "2-way")
         assert len(table) == group.count
-        assert table["query"][0] == COMMON.options[0].workload.describe_in_group(g, 0)
+        assert table["query"][0] == one_way.describe_in_group(g, 0)
         # the 24 cells have 30 records each
         np.testing.assert_allclose(table["answer"], 30 * 24 / group.count, rtol=1e-6)
         assert (table["snr_low"] < table["snr"]).all()
@@ -119,9 +120,9 @@ def test_plan_rule_with_bad_arguments_is_refused():
     for option in ({"share": 0.0}, {"snr": -1.0}, {"sigmas": math.inf}):
         with pytest.raises(PlanError, match=next(iter(option))):
             nested(**option)
-    other = look_at(3, coarse_or_fine(ways(1), ways(2)))
+    other_look = look_at(3, coarse_or_fine(ways(1), ways(2)))
     with pytest.raises(PlanError, match="first measurement"):
-        nested().decide(other)
+        nested().decide(other_look)
 
 
 def test_decide_adult_depends_on_number_of_records():

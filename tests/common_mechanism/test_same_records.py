@@ -1,7 +1,6 @@
 """Cost of the second stage of a release on the same records as the first, or on other records."""
 
 import sys
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from engine.plans.blocks import joint_pcost
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Attribute, Schema, Workload
-from tests.common_mechanism.steps import ledger_spends
+from tests.common_mechanism.steps import ledger_decimal, ledger_spends
 
 measuring = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3)])
@@ -34,6 +33,8 @@ def pairs(family):
 
 
 COMMON = coarse_or_fine(pairs("affine"), pairs("abs"), names=["sums", "fine"])
+FINE_PLAN, SECOND_STAGE = COMMON.options[1], COMMON.residuals[1]
+LOOK_COST, REST_COST = COMMON.spends[1]  # of the option "fine"
 RECORDS = synthetic(SCHEMA, 3000, seed=3)
 CORRECTED = RECORDS.assign(a=RECORDS["a"].where(RECORDS.index != 7, (RECORDS["a"] + 1) % 6))
 
@@ -52,28 +53,26 @@ def look_and_decide(ledger, records=RECORDS, option="fine"):
 
 
 def test_finish_accepts_shuffled_records_in_another_format(ledger, tmp_path):
-    place = tmp_path / "again.parquet"
-    RECORDS.sample(frac=1.0, random_state=2).to_parquet(place)
-    finish(ledger, look_and_decide(ledger), place)
-    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[1].pcost))
+    path = tmp_path / "shuffled.parquet"
+    RECORDS.sample(frac=1.0, random_state=2).to_parquet(path)
+    finish(ledger, look_and_decide(ledger), path)
+    assert sum(ledger_spends(ledger)) == ledger_decimal(FINE_PLAN.pcost)
 
 
 def test_finish_with_other_records_spends_nothing(ledger):
     key = look_and_decide(ledger)
-    for other in (CORRECTED, RECORDS.iloc[1:], RECORDS.iloc[:0]):
+    for records in (CORRECTED, RECORDS.iloc[1:], RECORDS.iloc[:0]):
         with pytest.raises(DataError, match="not the records"):
-            finish(ledger, key, other)
-    assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0]))]
+            finish(ledger, key, records)
+    assert ledger_spends(ledger) == [ledger_decimal(LOOK_COST)]
 
 
 def test_finish_charges_other_records_the_full_residual(ledger):
     key, intakes = look_and_decide(ledger), []
     final = finish(ledger, key, CORRECTED, on_changed="charge", intake=intakes.append)
-    alone = COMMON.residuals[1].pcost
-    assert alone > 1.2 * COMMON.spends[1][1], (
-        "the sum of the maxima is above the maximum of the sums"
-    )
-    assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0])), Decimal(repr(alone))]
+    alone = SECOND_STAGE.pcost
+    assert alone > 1.2 * REST_COST, "the sum of the maxima is above the maximum of the sums"
+    assert ledger_spends(ledger) == [ledger_decimal(LOOK_COST), ledger_decimal(alone)]
     assert "charged alone" in intakes[0].warnings[-1]
     assert "charged alone" in ledger.notes(kind="records", key=key)[0].note
     assert resume(ledger, key).finished.key == final.key
@@ -82,15 +81,17 @@ def test_finish_charges_other_records_the_full_residual(ledger):
 
 def test_joint_cost_is_below_sum_of_costs():
     """The costliest cells of the two steps differ, so no record has the costs of both."""
-    common_part, second_stage = COMMON.look, COMMON.residuals[1]
+    common_part, second_stage = COMMON.look, SECOND_STAGE
     parts = [common_part.blocks, second_stage.blocks]
-    worst = sum(sum(b.pcost(common_part.max_records) for b in blocks.values()) for blocks in parts)
-    assert worst > 1.2 * joint_pcost(parts, common_part.max_records)
+    sum_of_costs = sum(
+        sum(b.pcost(common_part.max_records) for b in blocks.values()) for blocks in parts
+    )
+    assert sum_of_costs > 1.2 * joint_pcost(parts, common_part.max_records)
 
 
 def test_finish_charges_equal_records_the_joint_cost(ledger):
     finish(ledger, look_and_decide(ledger), RECORDS, on_changed="charge")
-    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[1].pcost))
+    assert sum(ledger_spends(ledger)) == ledger_decimal(FINE_PLAN.pcost)
 
 
 def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
@@ -99,7 +100,7 @@ def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    key, second_stage = look_and_decide(ledger), COMMON.residuals[1]
+    key, second_stage = look_and_decide(ledger), SECOND_STAGE
     with monkeypatch.context() as patched:
         patched.setattr(measuring, "draw", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -111,8 +112,8 @@ def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
     finish(ledger, key, RECORDS, attempt=2)
     assert second_stage.pcost > second_stage.spend
     assert ledger_spends(ledger)[1:] == [
-        Decimal(repr(second_stage.spend)),
-        Decimal(repr(second_stage.pcost)),
+        ledger_decimal(second_stage.spend),
+        ledger_decimal(second_stage.pcost),
     ]
 
 
@@ -123,7 +124,7 @@ def test_finish_after_look_without_digest_costs_both(ledger, monkeypatch):
     with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, on_changed="charge")
-    assert ledger_spends(ledger)[-1] == Decimal(repr(COMMON.residuals[1].pcost))
+    assert ledger_spends(ledger)[-1] == ledger_decimal(SECOND_STAGE.pcost)
 
 
 def test_steps_after_changed_records_are_charged_alone(ledger):
@@ -140,7 +141,8 @@ def test_steps_after_changed_records_are_charged_alone(ledger):
     with pytest.raises(DataError, match="of the choice before it"):
         finish(ledger, closer, CORRECTED)
     finish(ledger, closer, CORRECTED, on_changed="charge")
-    assert float(ledger_spends(ledger)[-1]) >= chain.following.residuals[1].pcost
+    # the residual alone, not the smaller cost of the residual on the same records
+    assert ledger_spends(ledger)[-1] >= ledger_decimal(chain.following.residuals[1].pcost)
 
 
 def test_look_and_finish_accept_counts(ledger):

@@ -1,7 +1,6 @@
 """Exact division of the cost of a plan between the two stages of a release."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -21,21 +20,24 @@ from tests.common_mechanism.plans import make_plan, ways
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1e-4, 1e3), st.floats(0.3, 3), st.floats(1, 1e8))
-def test_spends_sum_exactly_to_mechanism_cost(variance, ratio, faint):
-    levels = [np.diag([variance, variance * faint]), np.diag([variance * ratio, variance * faint])]
-    rows = np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 1, 0], [1, 1, 1]])
-    both = CommonMechanism(*map(LinearMechanism, rows, levels))
-    assert both.common.pcost == pytest.approx(1 / (variance * faint), rel=1e-9)
-    for (first, second), M in zip(both.spends, both.mechanisms, strict=True):
+def test_spends_sum_exactly_to_mechanism_cost(variance, cell_ratio, total_ratio):
+    """Two mechanisms measure different cells, and the total with the same large variance."""
+    total_variance = variance * total_ratio
+    pair = CommonMechanism(
+        LinearMechanism([[1, 0, 0], [1, 1, 1]], np.diag([variance, total_variance])),
+        LinearMechanism([[0, 1, 0], [1, 1, 1]], np.diag([variance * cell_ratio, total_variance])),
+    )
+    assert pair.common.pcost == pytest.approx(1 / total_variance, rel=1e-9)
+    for (first, second), M in zip(pair.spends, pair.mechanisms, strict=True):
         assert exact(first) + exact(second) == exact(M.pcost)
         assert second >= 0
-        assert first >= both.common.pcost or first == M.pcost
+        assert first >= pair.common.pcost or first == M.pcost
 
 
 def test_spends_of_distant_costs_are_refused():
-    both = CommonMechanism(mechanism(np.eye(2)), mechanism(np.eye(2), 3e7))
+    pair = CommonMechanism(mechanism(np.eye(2)), mechanism(np.eye(2), 3e7))
     with pytest.raises(PlanError, match="exactly these sums"):
-        _ = both.spends
+        _ = pair.spends
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_exact_split_sums_as_decimals(pcosts):
         for (first, second), total in zip(
             exact_split(look, pcosts, has_residual=[True] * 2), pcosts, strict=True
         ):
-            assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
+            assert exact(first) + exact(second) == exact(total)
             assert look <= first < look + 1e-11 * max(pcosts)
     with pytest.raises(PlanError, match="exactly these sums"):
         exact_split(1.0, pcosts, has_residual=[True, True])
@@ -87,10 +89,11 @@ def test_parts_use_smallest_max_records(caps):
         plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n)
         for k, n in zip((1, 2), caps, strict=True)
     ]
-    both = coarse_or_fine(*options)
-    assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
-    for residual, option in zip(both.residuals, options, strict=True):
-        assert joint_pcost([both.look.blocks, residual.blocks], 10_000) <= option.pcost
+    common = coarse_or_fine(*options)
+    for part in (common.look, *common.residuals):
+        assert part.max_records == 10_000
+    for residual, option in zip(common.residuals, options, strict=True):
+        assert joint_pcost([common.look.blocks, residual.blocks], 10_000) <= option.pcost
 
 
 def test_stretch_covers_joint_cost_of_chain(multiply_joint_cost, monkeypatch):

@@ -1,7 +1,6 @@
 """Two-stage releases: look, decide, finish, their costs and stored results."""
 
 import sys
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +29,12 @@ from tests.common_mechanism.steps import (
     CHAIN,
     COMMON,
     FINE,
+    ONE_WAY,
     RECORDS,
     SCHEMA,
+    TWO_WAY,
     assert_same_measurement,
+    ledger_decimal,
     ledger_spends,
     ways,
 )
@@ -55,10 +57,10 @@ def ledger(tmp_path):
 @pytest.mark.parametrize("option", [0, 1])
 def test_look_and_finish_cost_the_chosen_plan(ledger, option):
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[option][0]))]
+    assert ledger_spends(ledger) == [ledger_decimal(COMMON.spends[option][0])]
     decide(ledger, look_result.key, option=option, by="A. Reader", reason="large cells")
     final = finish(ledger, look_result.key, RECORDS)
-    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[option].pcost))
+    assert sum(ledger_spends(ledger)) == ledger_decimal(COMMON.options[option].pcost)
     assert ledger.status("survey").spent == COMMON.options[option].pcost
     assert final.plan.hash == COMMON.options[option].hash
     assert ledger.verify() == ()
@@ -75,7 +77,7 @@ def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, direction):
     )
     final = finish(ledger, look_result.key, RECORDS)
     assert_same_measurement(finish(ledger, look_result.key, None), final)
-    assert ledger.status("survey").spent == COMMON.options[1].pcost
+    assert ledger.status("survey").spent == TWO_WAY.pcost
 
 
 def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
@@ -92,13 +94,13 @@ def test_repeated_steps_return_stored_results(ledger):
         look(COMMON, RECORDS[::-1], dataset="survey", ledger=ledger.path), look_result
     )
     assert_same_measurement(look(COMMON, None, dataset="survey", ledger=ledger.path), look_result)
-    assert (looks(ledger, "survey"), look_result.key) == (
-        [look_result.key],
-        look_key(COMMON, dataset="survey"),
-    )
+    assert look_result.key == look_key(COMMON, dataset="survey")
+    assert looks(ledger, "survey") == [look_result.key]
     steps = resume(ledger.path, look_result.key)
     assert_same_measurement(steps.look, look_result)
-    assert (steps.choice, steps.finished, steps.common.names) == (None, None, COMMON.names)
+    assert steps.choice is None
+    assert steps.finished is None
+    assert steps.common.names == COMMON.names
     choice = decide(
         ledger.path, look_result.key, verdict=FINE, rule={"rule": "nested", "share": 0.5, "snr": 5}
     )
@@ -113,10 +115,10 @@ def test_repeated_steps_return_stored_results(ledger):
 
 
 def test_rehearsed_steps_are_unbiased_with_plan_variances():
-    option = COMMON.options[1]
-    sets = [g.attributes for g in option.workload.groups]
+    option = TWO_WAY
+    sets = [group.attributes for group in option.workload.groups]
     counts = count_marginals(RECORDS, SCHEMA, [*sets, *measuring.maximal_sets(option)])
-    truth = np.concatenate(
+    counted = np.concatenate(
         [
             apply_group(g, counts[g.attributes].astype(float), 0, g.count)
             for g in option.workload.groups
@@ -128,11 +130,12 @@ def test_rehearsed_steps_are_unbiased_with_plan_variances():
         look_result = look(COMMON, counts, rehearsal=True)
         final = rehearse_finish(COMMON, look_result, counts, option="2-way")
         assert final.rehearsal
-        errors.append(np.concatenate([final.values(i) for i in range(len(sets))]) - truth)
-    mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
-    assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
-    assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.15)
-    assert np.abs(spread / predicted - 1.0).max() <= 6.0 * np.sqrt(2.0 / REHEARSALS)
+        errors.append(np.concatenate([final.values(i) for i in range(len(sets))]) - counted)
+    bias, variances = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
+    # at most 5 standard errors of the mean and 6 of the variances
+    assert np.abs(bias / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
+    assert np.abs(variances / predicted - 1.0).max() <= 6.0 * np.sqrt(2.0 / REHEARSALS)
+    assert variances.sum() / predicted.sum() == pytest.approx(1.0, abs=0.15)
 
 
 def test_look_answers_have_look_variances():
@@ -155,9 +158,9 @@ def test_decide_needs_look_and_is_final(ledger):
     with pytest.raises(LedgerError, match="No decision"):
         finish(ledger, key, RECORDS)
     decide(ledger, look_result.key, verdict=FINE)
-    for other in ("1-way", "2-way", "stop"):
+    for option in ("1-way", "2-way", "stop"):
         with pytest.raises(LedgerError, match="'2-way' was chosen"):
-            decide(ledger, key, option=other, by="A. Reader")
+            decide(ledger, key, option=option, by="A. Reader")
     assert len(ledger.notes(kind="decision", key=key)) == 1
 
 
@@ -190,7 +193,7 @@ def test_option_after_stop_is_charged_the_rest(ledger):
     decide(ledger, look_result.key, option=0, by="A. Reader", reason="worth it")
     finish(ledger, look_result.key, RECORDS)
     assert [c.option for c in resume(ledger, look_result.key).choices] == ["stop", "1-way"]
-    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[0].pcost))
+    assert sum(ledger_spends(ledger)) == ledger_decimal(ONE_WAY.pcost)
 
 
 def test_simultaneous_decisions_store_one(ledger, monkeypatch):
@@ -230,16 +233,17 @@ def test_chain_path_costs_the_final_plan(ledger, path):
     plans = dict(CHAIN.analyses)
     assert final.plan.hash == plans[path[-1]].hash
     assert len(ledger_spends(ledger)) == len(path) + 1
-    assert sum(ledger_spends(ledger)) == Decimal(repr(plans[path[-1]].pcost))
+    assert sum(ledger_spends(ledger)) == ledger_decimal(plans[path[-1]].pcost)
     assert ledger.verify() == ()
 
 
 def test_chain_end_has_variances_of_final_plan():
     option = dict(CHAIN.analyses)["3-way"]
     blocks = [CHAIN.look.blocks, CHAIN.residuals[1].blocks, CHAIN.following.residuals[1].blocks]
-    parts, total = [cost_of(SCHEMA, part) for part in blocks], cost_of(SCHEMA, option.blocks)
-    np.testing.assert_allclose(sum(parts), total, atol=1e-9 * total.max())
-    assert np.diag(sum(parts)).max() <= option.pcost
+    path_cost = sum(cost_of(SCHEMA, part) for part in blocks)
+    plan_cost = cost_of(SCHEMA, option.blocks)
+    np.testing.assert_allclose(path_cost, plan_cost, atol=1e-9 * plan_cost.max())
+    assert np.diag(path_cost).max() <= option.pcost
     counts = count_marginals(RECORDS, SCHEMA, [SCHEMA.names])
     truth = counts[SCHEMA.names].ravel()
     errors = []
@@ -253,31 +257,33 @@ def test_chain_end_has_variances_of_final_plan():
 
 def test_rule_judges_closer_look_by_next_analysis():
     rule = NestedPlanRule(common=CHAIN, share=0.5, snr=5)
-    both = NestedPlanRule(common=COMMON, share=0.5, snr=5)
-    np.testing.assert_allclose(rule.errors("look closer"), both.errors("2-way"), rtol=1e-12)
+    rule_without_chain = NestedPlanRule(common=COMMON, share=0.5, snr=5)
+    np.testing.assert_allclose(
+        rule.errors("look closer"), rule_without_chain.errors("2-way"), rtol=1e-12
+    )
     look_result = look(CHAIN, RECORDS, rehearsal=True)
     assert rule.decide(look_result).choice == 1
     closer = rehearse_finish(CHAIN, look_result, RECORDS, option="look closer")
-    assert NestedPlanRule(common=CHAIN.following, share=0.5, snr=5).decide(closer).choice in (0, 1)
+    next_rule = NestedPlanRule(common=CHAIN.following, share=0.5, snr=5)
+    assert next_rule.decide(closer).choice in (0, 1)  # not to stop
 
 
 def test_chain_attempts_have_separate_closer_looks(ledger):
     ledger.add_dataset("large", total=Budget(pcost=2.0))
-    ends = []
+    final_keys = set()
     for attempt in (1, 2):
         key = look(CHAIN, RECORDS, dataset="large", ledger=ledger, attempt=attempt).key
         for option in ("look closer", "3-way"):
             decide(ledger, key, option=option, by="A. Reader")
-            final = finish(ledger, key, RECORDS)
-            key = final.key
-        ends.append(final)
-    assert ends[0].key != ends[1].key
+            key = finish(ledger, key, RECORDS).key
+        final_keys.add(key)
+    assert len(final_keys) == 2
     assert len(ledger_spends(ledger)) == 2 * 3  # three measurements per attempt
 
 
 def test_look_with_unstorable_options_spends_nothing(ledger):
     # No plan file can contain the common first stage (look), because it has no mechanism.
-    with_look = coarse_or_fine(COMMON.look, COMMON.options[0])
+    with_look = coarse_or_fine(COMMON.look, ONE_WAY)
     with pytest.raises(PlanError):
         look(with_look, RECORDS, dataset="survey", ledger=ledger)
     assert ledger_spends(ledger) == []
@@ -302,20 +308,20 @@ def test_finish_option_equal_to_look_spends_nothing(ledger):
     look_result = look(common, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, look_result.key, option="smaller", by="A. Reader")
     final = finish(ledger, look_result.key, None)
-    assert sum(ledger_spends(ledger)) == Decimal(repr(common.options[1].pcost))
+    assert sum(ledger_spends(ledger)) == ledger_decimal(common.options[1].pcost)
     for space, value in look_result.estimates.items():
         np.testing.assert_allclose(final.estimates[space], value, rtol=1e-12)
     assert_same_measurement(resume(ledger, look_result.key).finished, final)
 
 
 def test_finish_without_cost_writes_a_note(ledger):
-    common = coarse_or_fine(COMMON.options[0], COMMON.options[0])
+    common = coarse_or_fine(ONE_WAY, ONE_WAY)
     look_result = look(common, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, look_result.key, option=1, by="A. Reader")
     for _ in range(2):
         final = finish(ledger, look_result.key, None)
         assert final.plan.hash == common.options[1].hash
-    assert ledger_spends(ledger) == [Decimal(repr(common.options[1].pcost))]
+    assert ledger_spends(ledger) == [ledger_decimal(common.options[1].pcost)]
     assert len(ledger.notes(kind="finish", key=look_result.key)) == 1
     assert_same_measurement(resume(ledger, look_result.key).finished, final)
 
@@ -327,7 +333,7 @@ def test_finish_new_attempt_draws_and_spends_again(ledger):
     second = finish(ledger, look_result.key, RECORDS, attempt=2)
     assert second.key != first.key
     assert ledger_spends(ledger)[2:] == [
-        Decimal(repr(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend)))
+        ledger_decimal(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend))
     ]
     spaces = COMMON.residuals[1].blocks
     assert any(
@@ -390,7 +396,7 @@ def test_steps_mixing_rehearsal_and_release_are_refused(ledger):
 
 
 def test_resume_with_key_of_release_is_refused(ledger):
-    measuring.measure(COMMON.options[0], RECORDS, dataset="survey", ledger=ledger)
+    measuring.measure(ONE_WAY, RECORDS, dataset="survey", ledger=ledger)
     (key,) = [row.key for row in ledger.rows() if row.kind == "spend"]
     with pytest.raises(LedgerError, match=r"another release|cannot be read"):
         resume(ledger, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,9 +10,10 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import engine.ledger.ledger as ledger_module
@@ -77,80 +79,76 @@ def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after:
     assert process.exitcode == -signal.SIGKILL
 
 
-# Maps the moment of a kill to (owner, name, after, spent, journal).  The process is killed after or
-# before the call of the function ``name`` of ``owner``.  ``spent`` is whether the budget is spent
-# at this moment, and ``journal`` whether a journal is on the disk.
+class Moment(NamedTuple):
+    """Moment of a kill: before or after the call of a function, and the state on the disk."""
+
+    owner: object
+    name: str  # of the function
+    after: bool
+    is_spent: bool
+    has_journal: bool
+    is_saved: bool
+
+
 MOMENTS = {
-    "before the journal": (os, "link", False, False, False),
-    "journal written, nothing spent": (Ledger, "spend", False, False, True),
-    "spent, nothing drawn": (Ledger, "spend", True, True, True),
-    "drawn, not saved": (measure_module, "estimate", False, True, True),
-    "result named, not recorded": (ledger_module.Draft, "rename_to", True, True, True),
-    "saved, journal not removed": (Ledger, "save_result", True, True, True),
-    "journal removed": (noise_journal.Journal, "remove", True, True, False),
+    "before the journal": Moment(os, "link", False, False, False, False),
+    "journal written, nothing spent": Moment(Ledger, "spend", False, False, True, False),
+    "spent, nothing drawn": Moment(Ledger, "spend", True, True, True, False),
+    "drawn, not saved": Moment(measure_module, "estimate", False, True, True, False),
+    "result named, not recorded": Moment(ledger_module.Draft, "rename_to", True, True, True, False),
+    "saved, journal not removed": Moment(Ledger, "save_result", True, True, True, True),
+    "journal removed": Moment(noise_journal.Journal, "remove", True, True, False, True),
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
 def test_measure_after_kill_finishes_release_and_charges_once(
-    release_plan: Plan, ledger: Ledger, moment: str
+    release_plan: Plan, ledger: Ledger, moment: Moment
 ) -> None:
-    owner, name, after, spent, journaled = MOMENTS[moment]
-    run_and_kill(lambda: run_release(release_plan, ledger), owner, name, after=after)
-    assert ledger.status("survey").spent == (release_plan.pcost if spent else 0.0)
-    assert bool(journals(ledger)) is journaled
+    key = release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
+    run_and_kill(
+        lambda: run_release(release_plan, ledger), moment.owner, moment.name, after=moment.after
+    )
     # `ledger` was opened before the kill and still reports the state after it
-    if spent:
-        unfinished = name not in ("save_result", "remove")
-        assert (
-            is_unfinished(
-                ledger, release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
-            )
-            is unfinished
-        )
-    assert all(p.stat().st_mode & 0o777 == 0o600 for p in journals(ledger))
+    assert ledger.status("survey").spent == (release_plan.pcost if moment.is_spent else 0.0)
+    assert bool(journals(ledger)) is moment.has_journal
+    if moment.is_spent:
+        assert is_unfinished(ledger, key) is not moment.is_saved
+    for journal in journals(ledger):
+        assert journal.stat().st_mode & 0o777 == 0o600
     measurement = run_release(release_plan, ledger)
     assert ledger.status("survey").spent == release_plan.pcost
     assert [row.kind for row in ledger.rows()].count("spend") == 1
     assert not journals(ledger)
-    assert (
-        measurement
-        == load_measurement(ledger, measurement.key)
-        == run_release(release_plan, ledger, None)
-    )
+    assert load_measurement(ledger, key) == measurement
+    assert run_release(release_plan, ledger, None) == measurement
     assert ledger.verify() == ()
 
 
 def test_noise_of_spend_after_repeated_kills_is_equal(release_plan: Plan, ledger: Ledger) -> None:
-    drawn = []
+    receiver, sender = FORK.Pipe(duplex=False)
+    draw = measure_module.draw
+
+    def draw_and_send(*args: object) -> None:
+        sender.send({space: answers.tolist() for space, answers in draw(*args)})
+
     for _ in range(2):
-        receiver, sender = FORK.Pipe(duplex=False)
-        real = measure_module.draw
-
-        def send(*args: object, sender=sender, real=real) -> None:
-            sender.send({space: answers.tolist() for space, answers in real(*args)})
-
-        measure_module.draw = send
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(measure_module, "draw", draw_and_send)
             run_and_kill(
                 lambda: run_release(release_plan, ledger), measure_module, "draw", after=True
             )
-        finally:
-            measure_module.draw = real
-        drawn.append(receiver.recv())
     released_answers = run_release(release_plan, ledger).answers_on_grid
-    assert (
-        drawn[0]
-        == drawn[1]
-        == {space: answers.tolist() for space, answers in released_answers.items()}
-    )
+    expected = {space: answers.tolist() for space, answers in released_answers.items()}
+    assert receiver.recv() == expected  # before the first kill
+    assert receiver.recv() == expected  # before the second kill
 
 
 def test_killed_release_with_other_records_is_refused(release_plan: Plan, ledger: Ledger) -> None:
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
-    other = RECORDS.copy()
-    other.loc[0, "a"] = (other.loc[0, "a"] + 1) % 5
-    for data in (other, RECORDS.iloc[1:]):
+    changed = RECORDS.copy()
+    changed.loc[0, "a"] = (changed.loc[0, "a"] + 1) % 5
+    for data in (changed, RECORDS.iloc[1:]):
         with pytest.raises(DataError, match="other records"):
             run_release(release_plan, ledger, data)
     assert run_release(release_plan, ledger, RECORDS.sample(frac=1.0, random_state=1)).key
@@ -184,7 +182,9 @@ def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger
     assert is_unfinished(ledger, key)
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda place: place.write_text("{}")])
+@pytest.mark.parametrize(
+    "damage", [Path.unlink, lambda path: path.write_text("{}")], ids=["missing", "damaged"]
+)
 def test_spend_with_lost_journal_raises_result_lost(
     release_plan: Plan, ledger: Ledger, damage: Callable[[Path], object]
 ) -> None:
@@ -259,10 +259,10 @@ def test_sweep_without_file_locks_is_noop(
         return draw(*args)
 
     monkeypatch.setattr(measure_module, "draw", recorded_draw)
-    before = journals(ledger)
+    journals_after_kill = journals(ledger)
     ledger.add_dataset("census", total=Budget(pcost=1.0))
     assert measure(release_plan, RECORDS, dataset="census", ledger=ledger.path).key
-    assert journals_during_draw == [before]
+    assert journals_during_draw == [journals_after_kill]
 
 
 def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Ledger) -> None:
@@ -273,18 +273,20 @@ def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Le
 
 def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
     """A seed restored from a copy gives other noise for other counts, releases and rows."""
-    samples = [
-        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, path=tmp_path / name).bits(
-            row
-        )(64)
-        for seed in (0, 1)
-        for digest in "ab"
-        for name in "cd"
-        for row in "ef"
-    ]
-    assert len(set(samples)) == 16
-    stream = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
-    assert len({stream(8) for _ in range(1000)}) == 1000
+    seeds = bytes(32), bytes([1]) * 32
+    combinations = list(
+        itertools.product(seeds, ("digest 1", "digest 2"), ("file 1", "file 2"), ("row 1", "row 2"))
+    )
+    samples = set()
+    for seed, digest, name, row in combinations:
+        journal = noise_journal.Journal(seed=seed, digest=digest, path=tmp_path / name)
+        read_bytes = journal.bits(row)
+        samples.add(read_bytes(64))
+    assert len(samples) == len(combinations)
+    # the numbers of one row differ, too
+    journal = noise_journal.Journal(seed=bytes(32), digest="digest 1", path=tmp_path)
+    read_bytes = journal.bits("row 1")
+    assert len({read_bytes(8) for _ in range(1000)}) == 1000
 
 
 def test_journal_seed_of_each_release_is_new(
@@ -295,23 +297,24 @@ def test_journal_seed_of_each_release_is_new(
     spend = Ledger.spend
 
     def spend_and_record_seed(self: Ledger, **options: object) -> object:
-        seeds.extend(json.loads(place.read_text())["seed"] for place in journals(self))
+        seeds.extend(json.loads(path.read_text())["seed"] for path in journals(self))
         return spend(self, **options)
 
     monkeypatch.setattr(Ledger, "spend", spend_and_record_seed)
     for attempt in (1, 2):
         measure(small, RECORDS, dataset="survey", ledger=ledger, attempt=attempt)
-    assert [len(seed) for seed in seeds] == [64, 64]
-    assert seeds[0] != seeds[1]
+    first, second = (bytes.fromhex(seed) for seed in seeds)
+    assert len(first) == len(second) == 32
+    assert first != second
 
 
 def test_journal_is_synced_to_disk_before_spend(
     release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order, sync, spend = [], noise_journal.sync_folder, Ledger.spend
-    link = os.link
+    order = []
+    link, sync, spend = os.link, noise_journal.sync_folder, Ledger.spend
 
-    def record_link(source: Path, target: Path) -> None:
+    def recorded_link(source: Path, target: Path) -> None:
         if Path(target).suffix == ".journal":
             order.append("link")
         link(source, target)
@@ -324,7 +327,7 @@ def test_journal_is_synced_to_disk_before_spend(
         order.append("spend")
         return spend(self, **options)
 
-    monkeypatch.setattr(os, "link", record_link)
+    monkeypatch.setattr(os, "link", recorded_link)
     monkeypatch.setattr(noise_journal, "sync_folder", recorded_sync)
     monkeypatch.setattr(Ledger, "spend", recorded_spend)
     run_release(release_plan, ledger)
@@ -332,15 +335,18 @@ def test_journal_is_synced_to_disk_before_spend(
 
 
 def test_noise_bits_have_mean_one_half(tmp_path: Path) -> None:
-    stream = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
-    bits = np.unpackbits(np.frombuffer(stream(1 << 16) + stream(1 << 16), np.uint8))
+    read_bytes = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
+    bits = np.unpackbits(np.frombuffer(read_bytes(1 << 16) + read_bytes(1 << 16), np.uint8))
+    standard_error = 0.5 / np.sqrt(len(bits))
     # the seed is fixed, so the mean is deterministic
-    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+    assert bits.mean() == pytest.approx(0.5, abs=5 * standard_error)
 
 
-@pytest.mark.parametrize("other", [False, True])
+@pytest.mark.parametrize(
+    "records", [RECORDS, RECORDS.iloc[1:]], ids=["same records", "other records"]
+)
 def test_leftover_journal_of_saved_release_draws_nothing(
-    release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, other: bool
+    release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, records: pd.DataFrame
 ) -> None:
     """After a kill between the save and the removal of the journal, no records are drawn again."""
     with monkeypatch.context() as killed_before_removal:
@@ -349,9 +355,9 @@ def test_leftover_journal_of_saved_release_draws_nothing(
     assert len(journals(ledger)) == 1
     draws = []
     monkeypatch.setattr(measure_module, "draw", lambda *args: draws.append(args))
-    done = measure_module.spend_draw_save(
+    is_drawn = measure_module.spend_draw_save(
         release_plan,
-        count_marginals(RECORDS.iloc[1:] if other else RECORDS, SCHEMA, maximal_sets(release_plan)),
+        count_marginals(records, SCHEMA, maximal_sets(release_plan)),
         ledger=ledger,
         key=first.key,
         spend=lambda: ledger.spend(
@@ -361,5 +367,7 @@ def test_leftover_journal_of_saved_release_draws_nothing(
             file, release_plan, receipt, drawn
         ),
     )
-    assert (done, draws, journals(ledger)) == (False, [], [])
+    assert not is_drawn
+    assert draws == []
+    assert journals(ledger) == []
     assert load_measurement(ledger, first.key) == first

@@ -66,6 +66,14 @@ ATTRIBUTES = {
 ROWS = pa.table(VALUES)
 
 
+SECRET_VALUE = "7391"  # a value of a record that no message may contain
+
+
+def forbid_reading_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a count raise an error if it reads rows, as opposed to results of queries."""
+    monkeypatch.setattr("engine.records.marginals.read_batches", None)
+
+
 class Traffic:
     """Counter of the bytes that queries fetch from a database; reading rows raises an error."""
 
@@ -78,7 +86,7 @@ class Traffic:
             return answer
 
         monkeypatch.setattr(database_module, "_run_query", fetch_and_count_bytes)
-        monkeypatch.setattr("engine.records.marginals.read_batches", None)
+        forbid_reading_rows(monkeypatch)
 
 
 def survey(size: int = 3_000) -> pd.DataFrame:

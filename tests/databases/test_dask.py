@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dask.dataframe
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -90,10 +91,8 @@ def test_count_partitions_reports_each_partition() -> None:
     counts = count_partitions(frame, ["sex", "age"], count_partition, report)
     assert len(COUNTED) == PARTS
     assert fractions == pytest.approx([i / PARTS for i in range(PARTS + 1)])
-    assert (
-        counts["sex", "age"]
-        == count_marginals(survey(600), SCHEMA, [("sex", "age")], on_refused="drop")["sex", "age"]
-    ).all()
+    expected = count_marginals(survey(600), SCHEMA, [("sex", "age")], on_refused="drop")
+    np.testing.assert_array_equal(counts["sex", "age"], expected["sex", "age"])
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -106,4 +105,5 @@ def test_cancelled_count_partitions_skips_waiting_partitions() -> None:
     with pytest.raises(Cancelled, match="stopped"):
         count_partitions(frame, ["sex", "age"], count_partition, cancel)
     REPORTED.release()
+    # the first partition, and the second one if it has already begun
     assert len(COUNTED) <= 2

@@ -27,7 +27,9 @@ from tests.replay.campaign import cost, no_noise, released
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 PLAN = plan(Workload.all_ways(SCHEMA, (1, 2)), Budget(pcost=1.0))
 # the only row of a person moves to another cell under another identifier
-MOVE = "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WHERE pid = 1"
+MOVE_PERSON_1 = (
+    "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WHERE pid = 1"
+)
 
 
 def frame() -> pd.DataFrame:
@@ -94,45 +96,49 @@ def test_live_table_without_snapshot_is_queried_once(
     monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", ())
     rows = frame()
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
-    expected = [counts_for(PLAN, some, **options) for some in (rows, rows[rows["pid"] != 1])]
-    remote, change = database(tmp_path, rows)
+    remote, run_sql = database(tmp_path, rows)
     with monkeypatch.context() as patch:
-        queries = after_every_query(patch, lambda: change(MOVE))
+        queries = after_every_query(patch, lambda: run_sql(MOVE_PERSON_1))
         counts = counts_for(PLAN, remote, **options)
     assert len(queries) == 1
-    assert all((counts[names] == expected[0][names]).all() for names in counts)
+    expected = counts_for(PLAN, rows, **options)
+    assert all((counts[names] == expected[names]).all() for names in counts)
+    without_person_1 = counts_for(PLAN, rows[rows["pid"] != 1], **options)
     with no_noise():
-        one, other = (released([PLAN], some) for some in (counts, expected[1]))
-    assert cost([PLAN], one, other) <= PLAN.pcost
+        answers, neighbour_answers = (
+            released([PLAN], table) for table in (counts, without_person_1)
+        )
+    assert cost([PLAN], answers, neighbour_answers) <= PLAN.pcost
 
 
 def test_live_table_with_snapshot_counts_one_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = frame()
-    remote, change = duckdb(tmp_path, rows)
+    remote, run_sql = duckdb(tmp_path, rows)
     expected = counts_for(PLAN, rows, person="pid")
     with monkeypatch.context() as patch:
-        queries = after_every_query(patch, lambda: change(MOVE))
+        queries = after_every_query(patch, lambda: run_sql(MOVE_PERSON_1))
         counts = counts_for(PLAN, remote, person="pid")
     assert len(queries) > 1
     assert all((counts[names] == expected[names]).all() for names in counts)
 
 
 @pytest.mark.parametrize(
-    ("person", "keeping"),
+    ("person", "snapshot_backends"),
     [
         ("pid", database_module.TEMPORARY_TABLE_BACKENDS),
         (None, database_module.TEMPORARY_TABLE_BACKENDS),
         (None, ()),
     ],
+    ids=["persons and snapshot", "snapshot", "no snapshot"],
 )
 def test_value_added_between_queries_is_refused(
-    person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    person: str | None, snapshot_backends: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A first query reads the distinct texts to convert them to numbers, a second one counts.
     remote = create_duckdb_table(frame().assign(a=lambda rows: rows["a"].astype(str)))
-    monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", keeping)
+    monkeypatch.setattr(database_module, "TEMPORARY_TABLE_BACKENDS", snapshot_backends)
     options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
     after_every_query(
         monkeypatch,

@@ -40,6 +40,7 @@ DEFERRED = {
         ),
         ("import engine.cli.plan, engine.cli.release", "engine.cli.arguments"),
     ],
+    ids=["engine", "commands"],
 )
 def test_import_of_public_names_loads_no_slow_packages(code: str, module: str) -> None:
     code = f"import sys\n{code}\nprint(*sys.modules)"
@@ -52,7 +53,9 @@ def test_import_of_public_names_loads_no_slow_packages(code: str, module: str) -
 
 
 @pytest.mark.parametrize(
-    "code", ["import engine", "from engine.cli.main import _parser\n_parser(None).format_help()"]
+    "code",
+    ["import engine", "from engine.cli.main import _parser\n_parser(None).format_help()"],
+    ids=["engine", "help"],
 )
 def test_import_engine_and_help_load_no_numpy(code: str) -> None:
     run = subprocess.run(
@@ -82,17 +85,19 @@ def test_public_names_match_imports_for_type_checkers() -> None:
 
 
 def test_threads_for_limits_blas_loaded_later() -> None:
-    code = (
-        "import engine, scipy\nfrom engine._threads import threads_for\nfrom threadpoolctl import"
-        " threadpool_info\nwith threads_for(9):\n    scipy.linalg.eigh([[2.0]])\n   "
-        " print(*{pool['num_threads'] for pool in threadpool_info() if pool['user_api'] =="
-        " 'blas'})\n"
-    )
-    several = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
+    code = """
+import engine, scipy
+from engine._threads import threads_for
+from threadpoolctl import threadpool_info
+with threads_for(9):  # a matrix of 9 rows needs one thread only
+    scipy.linalg.eigh([[2.0]])
+    print(*{pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"})
+"""
+    two_threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
     run = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env=os.environ | several,
+        env=os.environ | two_threads,
         capture_output=True,
         text=True,
         check=True,

@@ -182,11 +182,9 @@ def test_citation_file_matches_project() -> None:
     assert str(citation["version"]) == PROJECT["version"]
     assert (citation["license"], citation["keywords"]) == (PROJECT["license"], PROJECT["keywords"])
     assert citation["authors"] == PROJECT["authors"]
-    assert all(
-        set(name) == {"given-names", "family-names"}
-        for one in citation["references"]
-        for name in one["authors"]
-    )
+    for reference in citation["references"]:
+        for author in reference["authors"]:
+            assert set(author) == {"given-names", "family-names"}
 
 
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install")
@@ -263,26 +261,14 @@ def test_studio_command_passes_options_to_streamlit(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["dp-query-workbench"])
     monkeypatch.setattr(runpy, "run_module", lambda name, **_: calls.append([name, *sys.argv]))
     assert main(["studio"]) == 0
-    names = ["--allowed-host", "one.example.org", "--server.allowedHosts", "two.example.org"]
-    assert (
-        main(
-            [
-                "studio",
-                "--port",
-                "8600",
-                "--address",
-                "127.0.0.2",
-                *names,
-                "--",
-                "--theme.base",
-                "dark",
-            ]
-        )
-        == 0
-    )
-    plain, full = calls
-    assert plain == ["streamlit", "streamlit", "run", str(ROOT / "app.py")]
-    assert full[4:] == [
+    command = "studio --port 8600 --address 127.0.0.2 --allowed-host one.example.org"
+    command += " --server.allowedHosts two.example.org -- --theme.base dark"
+    assert main(command.split()) == 0
+    start = ["streamlit", "streamlit", "run", str(ROOT / "app.py")]
+    without_options, with_options = calls
+    assert without_options == start
+    assert with_options == [
+        *start,
         "--server.port=8600",
         "--server.address=127.0.0.2",
         "--server.allowedHosts=one.example.org",

@@ -78,15 +78,15 @@ def test_readme_blocks_print_shown_output(
 @pytest.mark.full
 @pytest.mark.needs("bash")
 def test_readme_blocks_run_in_shell(tmp_path: Path) -> None:
-    place = link_demo_data(tmp_path) / ".venv" / "bin"
-    place.mkdir(parents=True)
+    programs = link_demo_data(tmp_path) / ".venv" / "bin"
+    programs.mkdir(parents=True)
     for name, words in (("python", ""), ("dp-query-workbench", "-m engine ")):
-        (place / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
-        (place / name).chmod(0o755)
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (programs / name).chmod(0o755)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     for kind, block in BLOCKS:
         command = (
-            ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
+            ["bash", "-e", "-c", block] if kind == "sh" else [str(programs / "python"), "-c", block]
         )
         subprocess.run(command, cwd=tmp_path, env=environment, check=True)
     assert {file.name for file in tmp_path.iterdir()} == {"demo_data", ".venv"}
@@ -189,8 +189,8 @@ def test_linked_headings_exist(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", file.read_text(encoding="utf-8"))
     assert [
         anchor
-        for place, anchor in links
-        if anchor not in headings((file.parent / place).resolve() if place else file)
+        for path, anchor in links
+        if anchor not in headings((file.parent / path).resolve() if path else file)
     ] == []
 
 
@@ -207,21 +207,21 @@ def test_document_links_exist(name: str) -> None:
 
 
 def test_readme_pictures_exist_and_are_small() -> None:
-    named = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
-    assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
+    linked = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
+    assert linked == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
     source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
-    (walk,) = re.findall(r'TOUR_FILE = .*"(\w+\.webp)"', source)
+    (tour,) = re.findall(r'TOUR_FILE = .*"(\w+\.webp)"', source)
     taken = {f".readme/{name}.png" for name in re.findall(r'take_picture\(visit, "(\w+)"', source)}
-    assert named == {*taken, f".readme/{walk}"}
-    with Image.open(ROOT / ".readme" / walk) as moving:
+    assert linked == {*taken, f".readme/{tour}"}
+    with Image.open(ROOT / ".readme" / tour) as animation:
         seconds = []
-        for frame in range(moving.n_frames):
-            moving.seek(frame)
-            moving.load()
-            seconds.append(moving.info["duration"] / 1000)
-        assert 15 <= moving.n_frames <= 40
+        for frame in range(animation.n_frames):
+            animation.seek(frame)
+            animation.load()
+            seconds.append(animation.info["duration"] / 1000)
+        assert 15 <= animation.n_frames <= 40
     assert 60 <= sum(seconds) <= 150
-    assert (ROOT / ".readme" / walk).stat().st_size < 2_000_000
+    assert (ROOT / ".readme" / tour).stat().st_size < 2_000_000
     for name in taken:
         with Image.open(ROOT / name) as picture:
             assert picture.size == (1440, 900)
@@ -256,17 +256,13 @@ def unknown_places(text: str) -> list[str]:
 def test_named_files_and_modules_exist() -> None:
     files = [ROOT / name for name in DOCUMENTS]
     files += (ROOT / "pages" / "guides").glob("*.md")
-    files += [
-        f
-        for folder in FOLDERS.split("|")
-        for f in (ROOT / folder).rglob("*.py")
-        if f != Path(__file__)
-    ]
-    texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in files}
+    for folder in FOLDERS.split("|"):
+        files += (ROOT / folder).rglob("*.py")
+    files.remove(Path(__file__))
+    texts = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in files}
     assert sum(len(re.findall(rf"`(?:{FOLDERS})[/.]", text)) for text in texts.values()) > 50
-    assert {
-        name: missing for name, text in texts.items() if (missing := unknown_places(text))
-    } == {}
+    missing = {name: unknown_places(text) for name, text in texts.items()}
+    assert {name: places for name, places in missing.items() if places} == {}
 
 
 def test_unknown_places_reports_missing_names() -> None:
@@ -276,8 +272,8 @@ def test_unknown_places_reports_missing_names() -> None:
         )
         == []
     )
-    gone = ["engine/centers.py", "engine.release.old", "engine.residuals.lifts.Lift"]
-    assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
+    missing = ["engine/centers.py", "engine.release.old", "engine.residuals.lifts.Lift"]
+    assert unknown_places(", ".join(f"`{place}`" for place in missing)) == missing
 
 
 def test_threat_model_promise_matches_budget() -> None:

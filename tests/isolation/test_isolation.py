@@ -12,21 +12,26 @@ from tests.server.client import open_client
 from tests.server.serving import RunningServer
 
 
-def places(served: RunningServer) -> list[Path]:
+def searched_folders(served: RunningServer) -> list[Path]:
     return [served.sink.parent / "settings", Path(os.environ["DP_WORKBENCH_CACHE"])]
 
 
-def folder(served: RunningServer, name: str) -> Path:
+def new_folder(served: RunningServer, name: str) -> Path:
     path = served.sink.parent / name
     path.mkdir()
     return path
 
 
 def test_campaign_with_separate_browsers_reports_no_leak(server: RunningServer) -> None:
-    assert (
-        campaign(server, folder(server, "separate"), places(server), actions=7, rows=400, seed=92)
-        == []
+    leaks = campaign(
+        server,
+        new_folder(server, "separate"),
+        searched_folders(server),
+        actions=7,
+        rows=400,
+        seed=92,
     )
+    assert leaks == []
 
 
 def test_campaign_with_shared_browser_reports_leak(
@@ -40,12 +45,14 @@ def test_campaign_with_shared_browser_reports_leak(
         "opened",
         staticmethod(lambda _, served, query: open_client(served, "release", query, shared)),
     )
-    assert "b received b'canaryaq'" in campaign(
-        server, folder(server, "shared"), places(server), actions=2, rows=400, seed=1
+    leaks = campaign(
+        server, new_folder(server, "shared"), searched_folders(server), actions=2, rows=400, seed=1
     )
+    assert "b received b'canaryaq'" in leaks  # the mark of all values of person a
 
 
 def test_left_behind_reports_files_with_private_values(tmp_path: Path) -> None:
+    # "canary", the name of a person and "q" mark private values; records have a number, too
     (tmp_path / "places.json").write_text("canaryaq.ledger")
     (tmp_path / "places.json").chmod(0o600)
     private = tmp_path / "dp-workbench-x"

@@ -21,20 +21,21 @@ from tests.ledger.helpers import spend
 
 def test_spend_is_durable_and_visible_in_reopened_ledger(ledger):
     receipt = spend(ledger)
-    again = Ledger(ledger.path)
-    status = again.status("adult")
-    expected = (1.0, 0.25, 0.75, "a first test")
-    assert (status.total, status.spent, status.left, status.note) == expected
-    assert again.datasets() == [status]
-    assert again.find(receipt.key).hash == receipt.hash
-    assert again.find("never") is None
-    assert [row.kind for row in again.rows()] == ["ledger", "dataset", "spend"]
+    reopened = Ledger(ledger.path)
+    status = reopened.status("adult")
+    assert (status.total, status.spent, status.left) == (1.0, 0.25, 0.75)
+    assert status.note == "a first test"
+    assert reopened.datasets() == [status]
+    assert reopened.find(receipt.key).hash == receipt.hash
+    assert reopened.find("never") is None
+    assert [row.kind for row in reopened.rows()] == ["ledger", "dataset", "spend"]
 
 
 def test_spend_with_repeated_key_is_charged_once(ledger):
-    first, second = spend(ledger), spend(Ledger(ledger.path))
-    assert (first.fresh, second.fresh) == (True, False)
-    assert (first.seq, first.hash) == (second.seq, second.hash)
+    first, repeated = spend(ledger), spend(Ledger(ledger.path))
+    assert first.fresh
+    assert not repeated.fresh
+    assert (repeated.seq, repeated.hash) == (first.seq, first.hash)
     assert ledger.status("adult").spent == 0.25
     # a repeated key succeeds even when no budget is left
     spend(ledger, attempt=2, pcost=0.75)
@@ -55,8 +56,9 @@ def test_spend_key_with_other_content_is_refused(ledger, other):
 @pytest.mark.parametrize("direction", [0.0, 1.0])
 def test_spend_cost_with_other_last_digit_is_repeat(ledger, direction):
     first = spend(ledger, pcost=0.3)
-    again = spend(ledger, pcost=math.nextafter(0.3, direction))
-    assert (again.fresh, again.seq, again.pcost) == (False, first.seq, 0.3)
+    repeated = spend(ledger, pcost=math.nextafter(0.3, direction))
+    assert not repeated.fresh
+    assert (repeated.seq, repeated.pcost) == (first.seq, 0.3)
     with pytest.raises(LedgerError, match="another dataset, plan or cost"):
         spend(ledger, pcost=0.3 * (1.0 + 1e-9))
     assert ledger.status("adult").spent == 0.3
@@ -74,9 +76,10 @@ def test_overspend_is_refused_and_writes_nothing(ledger):
 def test_ten_spends_of_one_tenth_exhaust_unit_total(ledger):
     for attempt in range(10):
         spend(ledger, attempt=attempt + 1, pcost=0.1)
-    assert (ledger.status("adult").spent, ledger.status("adult").left) == (1.0, 0.0)
+    assert ledger.status("adult").spent == 1.0
+    assert ledger.status("adult").left == 0.0
     with pytest.raises(BudgetExceeded):
-        spend(ledger, attempt=11, pcost=5e-324)
+        spend(ledger, attempt=11, pcost=5e-324)  # the smallest positive float
 
 
 @pytest.mark.parametrize(("cost", "releases"), [(0.3, 1), (0.1, 3), (0.11, 2)])
@@ -111,14 +114,12 @@ def test_remaining_budget_can_be_spent_exactly(costs, total):
                 with pytest.raises(BudgetExceeded):
                     spend(ledger, attempt=attempt, pcost=cost)
         status = ledger.status("adult")
-        assert (
-            exact(repr(status.spent))
-            >= exact(str(spent))
-            >= exact(repr(math.nextafter(status.spent, 0)))
-        )
+        # the float is the smallest one that is not below the exact sum
+        assert exact(repr(math.nextafter(status.spent, 0))) <= exact(str(spent))
+        assert exact(str(spent)) <= exact(repr(status.spent))
         if status.left > 0:
             with pytest.raises(BudgetExceeded):
-                spend(ledger, attempt=98, pcost=math.nextafter(status.left, 9))
+                spend(ledger, attempt=98, pcost=math.nextafter(status.left, math.inf))
             spend(ledger, attempt=99, pcost=status.left)
         assert ledger.verify() == ()
 
@@ -205,13 +206,16 @@ def test_total_definition_invalid_field_is_refused(fields):
 
 def test_note_is_stored_in_chain_and_costs_nothing(ledger):
     ledger.note(dataset="adult", kind="decision", text="coarser ages were chosen")
-    assert (ledger.rows()[-1].kind, ledger.status("adult").spent, ledger.verify()) == (
-        "note:decision",
-        0.0,
-        (),
-    )
-    notes = (("spend", ""), ("Decision", "x"), ("", "x"), ("decision", "two\nlines"), (None, "x"))
-    for kind, text in notes:
+    assert ledger.rows()[-1].kind == "note:decision"
+    assert ledger.status("adult").spent == 0.0
+    assert ledger.verify() == ()
+    for kind, text in (
+        ("spend", ""),
+        ("Decision", "x"),
+        ("", "x"),
+        ("decision", "two\nlines"),
+        (None, "x"),
+    ):
         with pytest.raises(LedgerError):
             ledger.note(dataset="adult", kind=kind, text=text)
 
@@ -225,8 +229,8 @@ def test_change_total_stores_person_and_reason(ledger):
     assert ledger.spend(dataset="adult", key="b", pcost=0.5, plan_hash="p").fresh
     ledger.change_total("adult", total=Budget(pcost=1.25), by="R. Office", reason="closed")
     status = Ledger(ledger.path).status("adult")
-    expected = (1.25, 1.25, 0.0, "a first test")
-    assert (status.total, status.spent, status.left, status.note) == expected
+    assert (status.total, status.spent, status.left) == (1.25, 1.25, 0.0)
+    assert status.note == "a first test"
     with pytest.raises(BudgetExceeded):
         ledger.spend(dataset="adult", key="c", pcost=1e-9, plan_hash="p")
     changes = total_history(ledger.rows(), "adult")
@@ -236,8 +240,8 @@ def test_change_total_stores_person_and_reason(ledger):
         (1.25, "R. Office", "closed"),
     ]
     assert verify_ledger(ledger.path) == ()
-    expected = ["ledger", "dataset", "spend", "total", "spend", "total"]
-    assert [row.kind for row in ledger.rows()] == expected
+    kinds = [row.kind for row in ledger.rows()]
+    assert kinds == ["ledger", "dataset", "spend", "total", "spend", "total"]
 
 
 def test_change_total_to_inadmissible_total_is_refused(ledger):
@@ -256,26 +260,17 @@ def test_change_total_to_inadmissible_total_is_refused(ledger):
     ):
         with pytest.raises(LedgerError, match=words):
             ledger.change_total(dataset, total=total, **authorization)
-    for words in (
-        {"by": "", "reason": "x"},
-        {"by": "x", "reason": ""},
-        {"by": "x", "reason": "a\nb"},
-    ):
+    for by, reason in (("", "x"), ("x", ""), ("x", "a\nb")):
         with pytest.raises(LedgerError):
-            ledger.change_total("adult", total=Budget(pcost=2.0), **words)
+            ledger.change_total("adult", total=Budget(pcost=2.0), by=by, reason=reason)
     assert ledger.rows() == before
 
 
 def test_change_total_does_not_hide_overspend(ledger):
     # Another program could have written these rows.
     opened, declared = ledger.rows()
-    total = {
-        "kind": "total",
-        "dataset": "adult",
-        "plan_hash": declared.plan_hash,
-        "utc": "",
-        "note": "{}",
-    }
+    total = {"kind": "total", "dataset": "adult", "utc": "", "note": "{}"}
+    total["plan_hash"] = declared.plan_hash  # column with the unit of the total
     spend = {"kind": "spend", "dataset": "adult", "utc": ""}
     rows = [
         opened,
@@ -289,7 +284,8 @@ def test_change_total_does_not_hide_overspend(ledger):
         Row(seq=9, pcost="9.0", **(total | {"dataset": "absent"})),
     ]
     book, problems = balance(rows)
-    assert [p.split()[1] for p in problems] == ["3", "5", "6", "7", "8", "9"]
+    rows_with_problems = [problem.split()[1] for problem in problems]  # "row 3 ..."
+    assert rows_with_problems == ["3", "5", "6", "7", "8", "9"]
     assert "more than the remaining budget" in problems[0]
     assert "below the amount spent" in problems[1]
     assert book.left("adult") == Decimal("1.5")
@@ -301,20 +297,25 @@ def test_joint_charge_covers_releases_up_to_key(tmp_path):
         ledger.add_dataset(dataset, total=Budget(pcost=1.0), kind="gdp")
     first = spend(ledger, pcost=0.25)
     spend(ledger, dataset="census", pcost=0.5)
-    before = ledger.status("adult").joint_charge(0.25)
+    predicted_charge = ledger.status("adult").joint_charge(0.25)
     second = spend(ledger, attempt=2, pcost=0.25)
-    one, two = ledger.joint_charge(first.key), ledger.joint_charge(second.key)
-    assert (one.releases, one.spent, one.guess) == (1, 0.25, Budget(pcost=0.25).guess)
-    assert "no earlier release" in one.text
-    assert (two.releases, two.spent, two.guess) == (2, 0.5, Budget(pcost=0.5).guess)
-    assert before.text == two.text
-    assert f"sees all 2 releases guesses right at most {two.guess:g}%" in two.text
-    assert JointCharge.from_dict(two.to_dict()) == two
+    charge_of_one = ledger.joint_charge(first.key)
+    assert (charge_of_one.releases, charge_of_one.spent) == (1, 0.25)
+    assert charge_of_one.guess == Budget(pcost=0.25).guess
+    assert "no earlier release" in charge_of_one.text
+    charge = ledger.joint_charge(second.key)
+    assert (charge.releases, charge.spent) == (2, 0.5)
+    assert charge.guess == Budget(pcost=0.5).guess
+    assert charge.text == predicted_charge.text
+    assert f"sees all 2 releases guesses right at most {charge.guess:g}%" in charge.text
+    assert JointCharge.from_dict(charge.to_dict()) == charge
     # charges of the kind zcdp may be for Gaussian or Laplace noise
     mixed = JointCharge(releases=2, spent=0.5)
-    assert mixed.guess == Budget(pcost=0.5).guess_zcdp > two.guess
+    assert mixed.guess == Budget(pcost=0.5).guess_zcdp > charge.guess
     # exact totals show who is present; two contributions cost 4 times as much
-    exact_totals = JointCharge(releases=2, spent=0.5, definition=two.definition, exact=("the x",))
+    exact_totals = JointCharge(
+        releases=2, spent=0.5, definition=charge.definition, exact=("the x",)
+    )
     assert exact_totals.guess == Budget(pcost=2.0).guess
     pure = JointCharge(releases=2, spent=0.5, definition=TotalDefinition(kind="pure"))
     assert pure.guess == Budget.pure(0.5).guess
@@ -322,7 +323,7 @@ def test_joint_charge_covers_releases_up_to_key(tmp_path):
         ledger.joint_charge("never")
     for name, value in {"releases": 0, "spent": math.inf, "definition": None, "exact": "x"}.items():
         with pytest.raises(LedgerError):
-            JointCharge.from_dict(two.to_dict() | {name: value})
+            JointCharge.from_dict(charge.to_dict() | {name: value})
     with pytest.raises(LedgerError):
         JointCharge.from_dict({})
 

@@ -35,13 +35,10 @@ def test_transaction_commit_syncs_to_disk(ledger):
     with engine.ledger.sqlite_file.transaction(ledger.path, write=True, wait=1.0) as connection:
         pragmas = {
             name: connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("synchronous", "journal_mode")
+            for name in ("synchronous", "journal_mode", "fullfsync")
         }
-        fullfsync = connection.execute("PRAGMA fullfsync").fetchone()[0]
-    assert (pragmas, fullfsync) == (
-        {"synchronous": 3, "journal_mode": "delete"},
-        1,
-    )  # 3 is the level EXTRA of SQLite
+    # 3 is the level EXTRA of SQLite
+    assert pragmas == {"synchronous": 3, "journal_mode": "delete", "fullfsync": 1}
 
 
 def test_create_ledger_syncs_folder(tmp_path, monkeypatch):
@@ -62,10 +59,11 @@ def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
 
     monkeypatch.setattr(engine.ledger.ledger, "append", append)
     path = ledger.save_result(receipt=receipt, content=b"noisy")
-    steps = ["part" if name.endswith(".part") else name for _, name in order]
-    assert ("sync", str(ledger.path.parent)) in order
-    assert steps[-4:] == ["part", str(path), str(path.parent), "saved"]
-    assert [event for event, _ in order[-4:]] == ["sync", "rename", "sync", "row"]
+    assert ("sync", str(ledger.path.parent)) in order  # for the new folder of results
+    (event, part), *last_steps = order[-4:]
+    assert event == "sync"
+    assert part.endswith(".part")
+    assert last_steps == [("rename", str(path)), ("sync", str(path.parent)), ("row", "saved")]
 
 
 def test_secret_key_is_synced_before_link(ledger, monkeypatch):
@@ -78,9 +76,11 @@ def test_secret_key_is_synced_before_link(ledger, monkeypatch):
     monkeypatch.setattr(os, "link", recorded_link)
     ledger.secret("records")
     assert [event for event, _ in order] == ["sync", "link", "sync"]
-    assert order[-1][1] == str(ledger.path.parent)
+    assert order[-1] == ("sync", str(ledger.path.parent))
 
 
+# Maps the moment of a crash to (owner, name, number of earlier calls, outcome).  The process ends
+# after a call of the function ``name`` of ``owner``; the spend is then "unspent" or "lost".
 MOMENTS = {
     "the row is written, not committed": (engine.ledger.ledger, "append", 0, "unspent"),
     "the spend is committed, nothing drawn": (engine.ledger.ledger.Receipt, "of", 0, "lost"),
@@ -97,14 +97,14 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_crash_at_critical_step_allows_no_second_draw(ledger, moment):
-    owner, name, after, outcome = MOMENTS[moment]
+    owner, name, earlier_calls, outcome = MOMENTS[moment]
 
     def work():
         real, calls = getattr(owner, name), Counter()
 
         def call_and_exit(*args, **fields):
             result = real(*args, **fields)
-            if calls[name] == after:
+            if calls[name] == earlier_calls:
                 os._exit(9)
             calls[name] += 1
             return result
@@ -113,14 +113,14 @@ def test_crash_at_critical_step_allows_no_second_draw(ledger, moment):
         ledger.save_result(receipt=spend(ledger), content=b"noisy")
 
     assert in_child(work) == "died with 9"
-    again = Ledger(ledger.path)
-    assert again.verify() == ()
-    assert spend(again).fresh == (outcome == "unspent")
+    reopened = Ledger(ledger.path)
+    assert reopened.verify() == ()
+    assert spend(reopened).fresh == (outcome == "unspent")
     with pytest.raises(ResultLost):
-        again.load_result("adult|1f3a|1")
-    assert again.status("adult").spent == 0.25
-    again.save_result(receipt=spend(again, attempt=2), content=b"noisy")
-    assert again.load_result("adult|1f3a|2") == b"noisy"
+        reopened.load_result("adult|1f3a|1")
+    assert reopened.status("adult").spent == 0.25
+    reopened.save_result(receipt=spend(reopened, attempt=2), content=b"noisy")
+    assert reopened.load_result("adult|1f3a|2") == b"noisy"
 
 
 KILLS = 12  # more with `python -m tests.release.ledger_worker --kills N`

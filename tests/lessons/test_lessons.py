@@ -85,34 +85,31 @@ def test_total_of_four_of_twelve_cells_is_third() -> None:
 
 
 def test_overlaps_of_residual_spaces_are_zero() -> None:
-    tables, split = (lessons.overlaps(PAPER, split=s) for s in (False, True))
-    labels = [
-        "all",
-        "yes",
-        "no",
-        "a",
-        "b",
-        "c",
-        *(f"{r} {c}" for r in ("yes", "no") for c in "abc"),
+    tables = lessons.overlaps(PAPER, split=False)
+    spaces = lessons.overlaps(PAPER, split=True)
+    cell_labels = [f"{reply} {letter}" for reply in ("yes", "no") for letter in "abc"]
+    labels = ["all", "yes", "no", "a", "b", "c", *cell_labels]
+    assert list(tables.labels) == list(spaces.labels) == labels
+
+    total, by_first, by_second = np.ones((1, 3)), np.eye(2), np.eye(3)
+    queries_by_axes = {
+        (): np.kron(np.ones((1, 2)), total),
+        (0,): np.kron(by_first, total),
+        (1,): np.kron(np.ones((1, 2)), by_second),
+        (0, 1): np.eye(6),
+    }
+
+    def cosines(rows: list[np.ndarray]) -> np.ndarray:
+        unit = np.vstack(rows) / np.linalg.norm(np.vstack(rows), axis=1, keepdims=True)
+        return unit @ unit.T
+
+    queries = list(queries_by_axes.values())
+    np.testing.assert_allclose(tables.cosines, cosines(queries), atol=1e-14)
+    residual_parts = [
+        rows @ oracles.residual_projector((2, 3), axes) for axes, rows in queries_by_axes.items()
     ]
-    assert list(tables.labels) == list(split.labels) == labels
-    cells = oracles.codes((2, 3))
-    rows = [
-        np.ones(6),
-        *(cells[:, 0] == i for i in range(2)),
-        *(cells[:, 1] == j for j in range(3)),
-        *np.eye(6),
-    ]
-    rows = np.array(rows, dtype=float)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(tables.cosines, unit @ unit.T, atol=1e-14)
-    spaces = [()] + [(0,)] * 2 + [(1,)] * 3 + [(0, 1)] * 6
-    rows = np.array(
-        [oracles.residual_projector((2, 3), s) @ r for s, r in zip(spaces, rows, strict=True)]
-    )
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(split.cosines, unit @ unit.T, atol=1e-13)
-    assert split.largest < 1e-13
+    np.testing.assert_allclose(spaces.cosines, cosines(residual_parts), atol=1e-13)
+    assert spaces.largest < 1e-13
     assert tables.largest == pytest.approx(1 / np.sqrt(2))
 
 
@@ -126,11 +123,11 @@ def test_overlaps_of_large_schema_are_refused() -> None:
 def test_contest_errors_match_least_squares(name: str, cells: int) -> None:
     outcome = contest(name, cells)
     schema = Schema([Attribute.of_size("x", cells)])
-    W = oracles.workload_rows(Workload(schema).add(["x"], name))[0]
-    assert outcome.queries == len(W)
+    (queries,) = oracles.workload_rows(Workload(schema).add(["x"], name))
+    assert outcome.queries == len(queries)
     for result in outcome.results:
         assert np.max(np.sum(result.rows**2, axis=0)) == pytest.approx(1.0)
-        variances = np.sum((W @ np.linalg.pinv(result.rows)) ** 2, axis=1)
+        variances = np.sum((queries @ np.linalg.pinv(result.rows)) ** 2, axis=1)
         np.testing.assert_allclose(result.errors, np.sqrt(variances), rtol=1e-7)
         assert result.rmse == pytest.approx(np.sqrt(variances.mean()))
         assert result.rmse >= outcome.bound() * (1 - 1e-9)
@@ -141,17 +138,21 @@ def test_contest_bounds_increase_to_optimum(name: str) -> None:
     outcome = contest(name, 8)
     workload = Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], name)
     assert outcome.bound(0.0) == pytest.approx(oracles.svd_bound(workload, 1.0))
-    steps = [outcome.bound(share) for share in np.linspace(0, 1, 11)]
-    assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(steps))
-    assert outcome.results[-1].rmse == pytest.approx(outcome.bound(), rel=1e-7)
+    bounds = [outcome.bound(share) for share in np.linspace(0, 1, 11)]
+    assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(bounds))
+    optimal = outcome.results[-1]
+    assert optimal.rmse == pytest.approx(outcome.bound(), rel=1e-7)
     low, high = oracles.optimum(oracles.weighted_gram(workload))
-    reached = outcome.results[-1].rmse ** 2 * outcome.queries
-    assert low * (1 - 1e-6) <= reached <= high * (1 + 1e-6)
+    squared_error = optimal.rmse**2 * outcome.queries
+    assert low * (1 - 1e-6) <= squared_error <= high * (1 + 1e-6)
     assert outcome.weights.sum() == pytest.approx(1.0)
 
 
 def test_strategy_answers_of_lesson_are_correct() -> None:
-    small, large = ({t.name: t.rmse for t in contest("range", n).results} for n in (4, 32))
+    small, large = (
+        {result.name: result.rmse for result in contest("range", cells).results}
+        for cells in (4, 32)
+    )
     assert small["Hierarchical"] > small["Identity"]
     assert large["Hierarchical"] < large["Identity"]
     circle = contest("circular", 8)
@@ -168,10 +169,11 @@ def test_strategy_rows_match_definitions() -> None:
     assert tree.sum(axis=0).tolist() == [4.0] * 8
     haar = wavelet_rows(8)
     np.testing.assert_array_equal(haar @ haar.T, np.diag(np.diag(haar @ haar.T)))
+    # the squared weight of a Fourier vector is the square root of its share in the Gram matrix
     gram = contest("range", 8).family.gram((8,))
-    F = np.fft.fft(np.eye(8)) / np.sqrt(8)
-    strengths = np.sqrt(np.einsum("kc,cd,kd->k", F.conj(), gram, F).real)
-    expected = (F.conj().T * strengths) @ F
+    fourier = np.fft.fft(np.eye(8)) / np.sqrt(8)
+    squared_weights = np.sqrt(np.diag(fourier.conj() @ gram @ fourier.T).real)
+    expected = (fourier.conj().T * squared_weights) @ fourier
     rows = fourier_rows(gram)
     np.testing.assert_allclose(rows.T @ rows, expected.real, atol=1e-9)
 
@@ -185,7 +187,8 @@ def test_contest_with_unknown_size_or_family_is_refused(name: str, cells: int) -
 @pytest.mark.parametrize("pcost", [0.01, 1.0, 10.0])
 def test_draw_releases_has_budget_noise(pcost: float) -> None:
     counts = [5, 100, 7]
-    noise = (lessons.draw_releases(counts, Budget(pcost=pcost), 4000) - counts) * np.sqrt(pcost)
+    releases = lessons.draw_releases(counts, Budget(pcost=pcost), 4000)
+    noise = (releases - counts) * np.sqrt(pcost)  # in standard deviations
     assert noise.shape == (4000, 3)
     # six standard errors of mean, variance and the share inside one standard deviation
     assert abs(noise.mean()) < 6 / np.sqrt(noise.size)
@@ -194,33 +197,33 @@ def test_draw_releases_has_budget_noise(pcost: float) -> None:
     assert abs((np.abs(noise) < 1).mean() - inside) < 6 * np.sqrt(
         inside * (1 - inside) / noise.size
     )
-    again = lessons.draw_releases(counts, Budget(pcost=pcost), 4000)
-    assert (again - counts != noise / np.sqrt(pcost)).any()
+    other_releases = lessons.draw_releases(counts, Budget(pcost=pcost), 4000)
+    assert (other_releases != releases).any()
 
 
 @pytest.mark.parametrize("pcost", [0.01, 0.5, 10.0])
 def test_best_guess_matches_overlap_of_distributions(pcost: float) -> None:
     outputs = lessons.neighbours(Budget(pcost=pcost), points=20_001)
     step = outputs.values[1] - outputs.values[0]
-    for law in (outputs.without, outputs.with_one):
-        assert np.sum(law) * step == pytest.approx(1.0, abs=2e-4)
+    for density in (outputs.without, outputs.with_one):
+        assert np.sum(density) * step == pytest.approx(1.0, abs=2e-4)
     # the best guess chooses the more likely dataset
-    assert np.sum(np.maximum(outputs.without, outputs.with_one)) * step / 2 == pytest.approx(
-        outputs.guess, abs=2e-4
-    )
-    words = lessons.budget_table(Budget(pcost=pcost))
-    assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in words["in words"][2]
-    assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in Budget(pcost=pcost).describe()
-    assert [float(v) for v in words["value"][:2]] == [pcost, pcost / 2]
+    right = np.sum(np.maximum(outputs.without, outputs.with_one)) * step / 2
+    assert right == pytest.approx(outputs.guess, abs=2e-4)
+    table = lessons.budget_table(Budget(pcost=pcost))
+    percent_rounded_to_tenth = f"{np.ceil(1000 * outputs.guess) / 10:g}%"
+    assert percent_rounded_to_tenth in table["in words"][2]
+    assert percent_rounded_to_tenth in Budget(pcost=pcost).describe()
+    assert [float(value) for value in table["value"][:2]] == [pcost, pcost / 2]  # pcost and rho
 
 
 def test_half_error_costs_four_times_budget() -> None:
     schema = Schema([Attribute.categorical("age", list(lessons.INVENTED))])
     workload = Workload(schema).add(["age"], "marginal")
-    once, four = (plan(workload, Budget(pcost=p)).rmse for p in (0.5, 2.0))
-    assert once == pytest.approx(2 * four)
+    rmse = plan(workload, Budget(pcost=0.5)).rmse
+    assert plan(workload, Budget(pcost=2.0)).rmse == pytest.approx(rmse / 2)
     # the plan has the noise that the lesson states
-    assert once == pytest.approx(1 / Budget(pcost=0.5).mu)
+    assert rmse == pytest.approx(1 / Budget(pcost=0.5).mu)
 
 
 @pytest.mark.parametrize(
@@ -248,11 +251,8 @@ def test_two_analyses_with_invalid_sizes_is_refused(attributes: int, fine: int) 
 def test_decomposition_picture_adds_pieces_stepwise() -> None:
     decomposition = lessons.decompose_query(PAPER, QUERY)
     last = check_picture(lesson_figures.decomposition_picture(decomposition, 4))
-    assert (
-        last.table["added up"].tolist()
-        == last.table["query"].tolist()
-        == ["0", "1", "1", "0", "0", "1"]
-    )
+    assert last.table["query"].tolist() == ["0", "1", "1", "0", "0", "1"]
+    assert last.table["added up"].tolist() == last.table["query"].tolist()
     assert last.table["piece A1"].tolist() == ["1/6"] * 3 + ["−1/6"] * 3
     assert "their sum is the query" in last.alt
     first = check_picture(lesson_figures.decomposition_picture(decomposition, 1))
@@ -260,20 +260,17 @@ def test_decomposition_picture_adds_pieces_stepwise() -> None:
     assert "by up to 1/2" in first.alt
     panels = [trace.z.tolist() for trace in first.figure.data if trace.type == "heatmap"]
     assert panels == [QUERY, [[0.5]], [[0.5] * 3] * 2]
-    assert [t.text[0] for t in first.figure.data if t.type == "scatter"] == ["0", "1/2", "1/2"]
-    assert (
-        len(check_picture(lesson_figures.decomposition_picture(decomposition, 0)).figure.data) == 2
-    )
+    first_labels = [trace.text[0] for trace in first.figure.data if trace.type == "scatter"]
+    assert first_labels == ["0", "1/2", "1/2"]
+    query_only = check_picture(lesson_figures.decomposition_picture(decomposition, 0))
+    assert len(query_only.figure.data) == 2  # a panel and its labels
 
 
 def test_overlap_picture_states_largest_cosine() -> None:
-    assert "every cosine between different tables is 0" in (
-        check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
-    )
-    assert (
-        "reach 0.71"
-        in check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
-    )
+    spaces = check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True)))
+    assert "every cosine between different tables is 0" in spaces.alt
+    tables = check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False)))
+    assert "reach 0.71" in tables.alt
 
 
 def test_cost_picture_has_cost_of_each_piece() -> None:
@@ -283,15 +280,13 @@ def test_cost_picture_has_cost_of_each_piece() -> None:
 
 def test_strategy_pictures_show_rows_and_errors_of_ranges() -> None:
     outcome = contest("range", 8)
-    for number, result in enumerate(outcome.results):
-        np.testing.assert_array_equal(
-            check_picture(strategy_figures.strategy_picture(result)).figure.data[0].z, result.rows
-        )
-        errors = check_picture(strategy_figures.range_errors_picture(outcome, number))
-        W = oracles.workload_rows(
-            Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], "range")
-        )[0]
-        for (first, last, _), row in zip(errors.table.itertuples(index=False), W, strict=True):
+    schema = Schema([Attribute.of_size("x", 8)])
+    (ranges,) = oracles.workload_rows(Workload(schema).add(["x"], "range"))
+    for i, result in enumerate(outcome.results):
+        heatmap = check_picture(strategy_figures.strategy_picture(result)).figure.data[0]
+        np.testing.assert_array_equal(heatmap.z, result.rows)
+        errors = check_picture(strategy_figures.range_errors_picture(outcome, i))
+        for (first, last, _), row in zip(errors.table.itertuples(index=False), ranges, strict=True):
             assert row.nonzero()[0].tolist() == list(range(first, last + 1))
 
 

@@ -35,7 +35,7 @@ READING, SPENDING, SPENT, DRAWN, COMMITTING = range(len(PHASES))
 KILLS_PER_LEDGER = 40
 
 
-def make(path: Path) -> Ledger:
+def create_ledger(path: Path) -> Ledger:
     ledger = Ledger.create(path)
     for dataset in DATASETS:
         ledger.add_dataset(dataset, total=Budget(pcost=1.0))
@@ -140,7 +140,7 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
     started = time.monotonic()
     while counts["kills"] < kills:
         path, draws = folder / f"{counts['kills']}.ledger", folder / f"{counts['kills']}.draws"
-        make(path)
+        create_ledger(path)
         phase = FORK.RawArray("i", workers)
 
         def start(number: int, path=path, draws=draws, phase=phase):
@@ -184,7 +184,7 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
     return counts
 
 
-def hammer(path: Path, seed: int, results) -> None:
+def spend_every_key(path: Path, seed: int, results) -> None:
     """Spend every key of one dataset in random order; report the fresh and the refused keys."""
     ledger, attempts = Ledger(path, wait=CEILING), list(range(1, ATTEMPTS + 1))
     random.Random(seed).shuffle(attempts)
@@ -251,7 +251,7 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
     rng = random.Random(seed)
     counts = Counter()
     path = folder / "edited.ledger"
-    ledger = make(path)
+    ledger = create_ledger(path)
     for attempt in range(4):
         receipt = ledger.spend(
             dataset=DATASETS[0], key=f"key {attempt}", pcost=0.2, plan_hash="plan"
