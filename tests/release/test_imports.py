@@ -108,7 +108,7 @@ def test_release_imports_no_generator_clock_or_pickle() -> None:
     file_uses = {"_atomic_io.py": watched_uses_by_module(".")["_atomic_io.py"]}
     uses_by_module = common_mechanism_uses | release_uses | file_uses
     assert uses_by_module == ALLOWED
-    # These watched_uses_by_module import `datetime` to convert dates, but do not read the clock.
+    # These modules import `datetime` to convert dates, but do not read the clock.
     for name in ALLOWED:
         if name.startswith("records/"):
             assert not CLOCKS.search((ROOT / name).read_text(encoding="utf-8")), name

@@ -211,7 +211,7 @@ def record_exact_decisions(monkeypatch):
 def test_close_float_decisions_are_left_to_integers(monkeypatch):
     exact_calls = record_exact_decisions(monkeypatch)
     words = np.frombuffer(seeded_bytes(4)(8 * 1_000), dtype=np.uint64)
-    # Words closer to the acceptance_threshold threshold than the margin are decided by integers; with a
+    # Words closer to the acceptance threshold than the margin are decided by integers; with a
     # margin of 2 these are all words.
     for margin, fewest, most in ((0.0, 0, 5), (2.0**-6, 1, 100), (2.0, 1_000, 100_000)):
         exact_calls.clear()
@@ -385,7 +385,7 @@ def test_exp_enclosure_contains_exponential(gamma, bits):
 @pytest.mark.parametrize("above", [False, True], ids=["below", "above"])
 def test_uniform_below_extends_its_leading_bits(gamma, head_bits, above):
     bound = Fraction(2, 3)
-    # The uniform number differs from the acceptance_threshold probability in the last digit only.
+    # The uniform number differs from the acceptance probability in the last digit only.
     digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
     # The sampler draws the last 64 bits as two words of 32 bits, and zeros after them.
     later_words = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)

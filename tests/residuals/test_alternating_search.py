@@ -25,6 +25,7 @@ SIZES = {"a": 9, "b": 8, "c": 3}
 SCHEMA = Schema([Attribute.of_size(name, n) for name, n in SIZES.items()])
 # Bytes; one dense search on both attributes of a pair needs more.
 MEMORY_LIMIT = 3e5
+LARGE_MEMORY_LIMIT = 4e9  # bytes; enough for all dense searches
 
 
 def coupled_workload(weight: float = 30.0, order: tuple[str, str] = ("a", "b")) -> Workload:
@@ -71,29 +72,30 @@ def solve_pair(
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-@pytest.mark.parametrize("tuned", [False, True])
-@pytest.mark.parametrize(("weight", "share"), [(1.0, 0.16), (30.0, 3e-3), (1000.0, 1e-5)])
+@pytest.mark.parametrize("tuned", [False, True], ids=["uniform", "tuned"])
+@pytest.mark.parametrize(("weight", "loss"), [(1.0, 0.16), (30.0, 3e-3), (1000.0, 1e-5)])
 def test_alternating_value_and_bound_enclose_optimum(
-    weight: float, share: float, tuned: bool, order: tuple[str, str]
+    weight: float, loss: float, tuned: bool, order: tuple[str, str]
 ) -> None:
     centers = (
         {"a": np.linspace(0.3, 0.7, 9) / 4.5, "b": np.linspace(0.9, 0.1, 8) / 4.0} if tuned else {}
     )
-    dense, alternating = (
-        solve_pair(coupled_workload(weight, order), limit, centers=centers)
-        for limit in (4e9, MEMORY_LIMIT)
-    )
+    workload = coupled_workload(weight, order)
+    dense = solve_pair(workload, LARGE_MEMORY_LIMIT, centers=centers)
+    alternating = solve_pair(workload, MEMORY_LIMIT, centers=centers)
     assert [axes for axes, _ in dense.factors] == [(0, 1)]
     assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
-    assert dense.value * (1.0 - 1e-6) <= alternating.value <= dense.value * (1.0 + share) ** 2
+    # ``loss`` is the largest loss of root mean squared error, so the value has its square.
+    assert dense.value * (1.0 - 1e-6) <= alternating.value <= dense.value * (1.0 + loss) ** 2
     # The bound of the alternating search is proved by products of one weight vector per attribute.
     # It is within 2% of the optimum.
     assert dense.value * (1.0 - 0.02) <= alternating.bound <= dense.value * (1.0 + 1e-9)
 
 
 def test_alternating_bound_several_products_is_valid() -> None:
-    several = coupled_workload(10.0).add(("a", "b"), "range", weight=3.0)
-    dense, alternating = (solve_pair(several, limit) for limit in (4e9, MEMORY_LIMIT))
+    workload = coupled_workload(10.0).add(("a", "b"), "range", weight=3.0)
+    dense = solve_pair(workload, LARGE_MEMORY_LIMIT)
+    alternating = solve_pair(workload, MEMORY_LIMIT)
     assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
     assert dense.value * 0.9 <= alternating.bound <= dense.value <= alternating.value
 
@@ -135,26 +137,28 @@ def solve_all_attributes(
 
 
 @pytest.mark.parametrize("name", SUMS_OF_PRODUCTS)
-@pytest.mark.parametrize("directions", [600, 9])
+@pytest.mark.parametrize(("max_directions", "loss"), [(600, 2e-3), (9, 0.02)])
 def test_alternating_bound_of_products_is_near_optimum(
-    name: str, directions: int, monkeypatch: pytest.MonkeyPatch
+    name: str, max_directions: int, loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_costs, "MAX_COUPLED_DIRECTIONS", directions)
+    monkeypatch.setattr(search_costs, "MAX_COUPLED_DIRECTIONS", max_directions)
     workload = sum_of_products(name, (13, 10, 5))
-    dense, alternating = (solve_all_attributes(workload, limit) for limit in (4e9, 0.0))
+    dense = solve_all_attributes(workload, dense_limit=4e9)
+    alternating = solve_all_attributes(workload, dense_limit=0.0)
     assert alternating.status.startswith("alternating")
-    # the sum of the bounds of the terms is 5% to 9% below the optimum
-    share = 2e-3 if directions == 600 else 0.02
-    assert dense.value * (1.0 - share) <= alternating.bound <= dense.value
+    # The sum of the bounds of the terms would be 5% to 9% below the optimum.
+    assert dense.value * (1.0 - loss) <= alternating.bound <= dense.value
 
 
-def test_alternating_bound_after_deadline_is_sum_of_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alternating_bound_after_deadline_is_cheap_and_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         AlternatingSearch, "_aligned_roots", lambda *_: pytest.fail("the bound was computed")
     )
     workload = sum_of_products("two products", (13, 10))
-    late = solve_all_attributes(workload, 0.0, deadline=-math.inf)
-    assert 0.0 < late.bound < late.value
+    solution = solve_all_attributes(workload, dense_limit=0.0, deadline=-math.inf)
+    assert 0.0 < solution.bound < solution.value
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -175,23 +179,20 @@ def test_alternating_value_matches_explicit_error() -> None:
     """Compare with the dense covariance of the Kronecker product."""
     parts = decompose(coupled_workload())
     number, _ = parts.spaces["a", "b"]
-    pair, sub = solve_pair(coupled_workload(), MEMORY_LIMIT), parts.subworkloads[number]
-    one, other = (solution.strategy for _, solution in pair.factors)
-    covariance = np.kron(one.covariance, other.covariance)
+    solution = solve_pair(coupled_workload(), MEMORY_LIMIT)
+    strategy_a, strategy_b = (factor.strategy for _, factor in solution.factors)
+    covariance = np.kron(strategy_a.covariance, strategy_b.covariance)
     gram = np.zeros_like(covariance)
-    for term in sub.terms:
-        axis_grams = [(axes, parts.factors[k].dense()) for axes, k in sorted(term.factors)]
-        term_gram = (
-            axis_grams[0][1]
-            if len(axis_grams) == 1
-            else np.kron(axis_grams[0][1], axis_grams[1][1])
-        )
-        # the term has the attributes in the order (b, a)
-        if axis_grams[0][0] == (1, 0):
+    for term in parts.subworkloads[number].terms:
+        (axes, first), *others = sorted(term.factors)
+        term_gram = parts.factors[first].dense()
+        for _, other in others:
+            term_gram = np.kron(term_gram, parts.factors[other].dense())
+        if axes == (1, 0):  # the term has the attributes in the order (b, a)
             term_gram = term_gram.reshape(7, 8, 7, 8).transpose(1, 0, 3, 2).reshape(gram.shape)
         gram += term.coefficient * term_gram
-    assert pair.value == pytest.approx(float(np.sum(gram * covariance)), rel=1e-9)
-    assert max(one.column_norm, other.column_norm) <= 1.0 + 1e-9
+    assert solution.value == pytest.approx(float(np.sum(gram * covariance)), rel=1e-9)
+    assert max(strategy_a.column_norm, strategy_b.column_norm) <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -202,28 +203,24 @@ def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, st
     result = build_plan(workload, memory_limit=MEMORY_LIMIT, **options)
     assert [axes for axes, _ in result.blocks["a", "b"].factors] == [(0,), (1,)]
     assert "alternating" in result.certificate.statement
-    explicit, rows = oracles.Explicit(result), oracles.workload_rows(workload)
+    explicit = oracles.Explicit(result)
     assert explicit.pcost <= result.pcost <= 1.0
     assert result.pcost == pytest.approx(1.0, rel=1e-5)
-    for number, queries in enumerate(rows):
-        np.testing.assert_allclose(
-            result.variances(number), explicit.of_group(number).variances(queries), rtol=1e-7
-        )
     assert result.certificate.lower_bound <= result.weighted_rmse
-    again = load_plan(result.to_json())
-    assert again.to_json() == result.to_json()
-    assert again.certificate == result.certificate
-    draw = np.random.default_rng(5)
-    cells = {name: draw.integers(0, n, 300) for name, n in SIZES.items()}
-    measurement = measure(result, pd.DataFrame(cells), rehearsal=True)
+    loaded = load_plan(result.to_json())
+    assert loaded.to_json() == result.to_json()
+    assert loaded.certificate == result.certificate
+    rng = np.random.default_rng(5)
+    records = pd.DataFrame({name: rng.integers(0, n, 300) for name, n in SIZES.items()})
     table = np.zeros(tuple(SIZES.values()))
-    np.add.at(table, tuple(cells.values()), 1.0)
-    for number, queries in enumerate(rows):
+    np.add.at(table, tuple(records[name] for name in SIZES), 1.0)
+    measurement = measure(result, records, rehearsal=True)
+    for i, rows in enumerate(oracles.workload_rows(workload)):
+        variances = result.variances(i)
+        np.testing.assert_allclose(variances, explicit.of_group(i).variances(rows), rtol=1e-7)
+        errors = measurement.values(i) - rows @ table.ravel()
         # More than 12 standard deviations have a probability below 10^-30.
-        deviation = np.abs(measurement.values(number) - queries @ table.ravel()) / np.sqrt(
-            result.variances(number)
-        )
-        assert deviation.max() <= 12.0
+        assert (np.abs(errors) / np.sqrt(variances)).max() <= 12.0
 
 
 def test_forecast_and_endings_state_alternating_search() -> None:
@@ -232,9 +229,9 @@ def test_forecast_and_endings_state_alternating_search() -> None:
         Workload(pair).add(("a", "b"), "prefix", weight=30.0).add(("a", "b"), "affine").add("a")
     )
     for options in ({}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}):
-        expected = forecast(workload, **options)
-        assert expected.memory < 5e8
-        assert expected.seconds < 60.0
+        prediction = forecast(workload, **options)
+        assert prediction.memory < 5e8
+        assert prediction.seconds < 60.0
     alternating_plan = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT)
     dense_plan = build_plan(coupled_workload())
     assert any(ending.startswith("in turns") for ending in alternating_plan.endings)
@@ -248,24 +245,25 @@ def test_alternating_other_objectives_are_refused(
 ) -> None:
     # Without the memory limit, a dense search is possible.
     forecast(coupled_workload(), centers=centers, **goal)
-    products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
-    # a search would raise a TypeError, so the refusal comes before every search
+    three_way_products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
+    # A search would raise a TypeError, so the refusal comes before every search.
     monkeypatch.setattr("engine.mechanisms.residual_base.ResidualMechanism._solve", None)
-    for workload in (coupled_workload(), products):
+    for workload in (coupled_workload(), three_way_products):
         for call in (forecast, build_plan):
             with pytest.raises(NotApplicable, match="'sum'"):
                 call(workload, centers=centers, memory_limit=MEMORY_LIMIT, **goal)
 
 
 def test_tuned_split_not_applicable_uses_uniform_centers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_uniform(mechanism, workload, *args):
+    solve_objective = ResidualMechanism._solve_objective
+
+    def refuse_tuned_split(mechanism, workload, *args):
         split = args[3]
         if split is not UNIFORM:
             raise NotApplicable("split not applicable")
         return solve_objective(mechanism, workload, *args)
 
-    solve_objective = ResidualMechanism._solve_objective
-    monkeypatch.setattr(ResidualMechanism, "_solve_objective", only_uniform)
+    monkeypatch.setattr(ResidualMechanism, "_solve_objective", refuse_tuned_split)
     workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "prefix")
     tuned, uniform = (
         build_plan(workload, objective="max", centers=c) for c in ("tuned", "uniform")
@@ -279,28 +277,30 @@ def test_load_plan_alternating_sets_round_trips(solver):
     workload = Workload(schema).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
     result = plan(workload, Budget(1.0), cache=False, solver=solver)
     assert any(ending.startswith("set by set") for ending in result.endings)
-    again = load_plan(result.to_json())
-    assert (again.hash, again.rmse, again.endings) == (result.hash, result.rmse, result.endings)
+    loaded = load_plan(result.to_json())
+    assert (loaded.hash, loaded.rmse, loaded.endings) == (result.hash, result.rmse, result.endings)
 
 
-@pytest.mark.parametrize("kinds", [("prefix", "range"), ("suffix", "prefix"), ("range", "range")])
+@pytest.mark.parametrize(
+    "families_of_a", [("prefix", "range"), ("suffix", "prefix"), ("range", "range")]
+)
 def test_alternating_wide_attribute_equals_matrices(
-    kinds: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    families_of_a: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = (
         Workload(Schema([Attribute.of_size("a", 20), Attribute.of_size("b", 6)]))
-        .add(("a", "b"), {"a": kinds[0], "b": "marginal"})
-        .add(("a", "b"), {"a": kinds[1], "b": "prefix"}, weight=0.5)
+        .add(("a", "b"), {"a": families_of_a[0], "b": "marginal"})
+        .add(("a", "b"), {"a": families_of_a[1], "b": "prefix"}, weight=0.5)
         .add(("a", "b"), {"a": "marginal", "b": "range"})
     )
     monkeypatch.setattr(subworkload_solver, "MAX_OPTIMAL_SEARCH_S", 0.0)
-    expected = plan(workload, Budget(pcost=1.0), cache=False)
+    matrix_plan = plan(workload, Budget(pcost=1.0), cache=False)
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
-    result = plan(workload, Budget(pcost=1.0), cache=False)
-    assert result.weighted_rmse == pytest.approx(expected.weighted_rmse, rel=1e-5)
-    assert -1e-9 < result.certificate.gap < 1.1 * expected.certificate.gap + 1e-5
+    operator_plan = plan(workload, Budget(pcost=1.0), cache=False)
+    assert operator_plan.weighted_rmse == pytest.approx(matrix_plan.weighted_rmse, rel=1e-5)
+    assert -1e-9 < operator_plan.certificate.gap < 1.1 * matrix_plan.certificate.gap + 1e-5
     assert forecast(workload).seconds < 1.0
-    assert load_plan(result.to_json()).to_json() == result.to_json()
+    assert load_plan(operator_plan.to_json()).to_json() == operator_plan.to_json()
 
 
 def test_only_a_time_limit_lets_coupled_attributes_alternate(

@@ -22,6 +22,7 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Attribute, Schema, Workload
 from tests import shapes
+from tests.residuals.tuning.full_domain import limit_unions
 from tests.waiting import CEILING
 
 BUDGET = Budget(pcost=1.0)
@@ -74,32 +75,35 @@ def files(folder):
 @pytest.mark.parametrize(
     "options",
     [{}, {"solver": "eigenbasis"}, {"solver": "fourier"}, {"centers": "tuned"}],
-    ids=lambda o: str(o),
+    ids=str,
 )
-@pytest.mark.parametrize("joint", [True, False])
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "all-ways"])
 def test_plan_with_cache_equals_plan_without(options, joint):
-    target = Workload(shapes.numeric(5, 4)).add(("a", "b"), "affine").add(("a",), "range")
-    if not joint:
-        target = Workload.all_ways(shapes.numeric(5, 4), (1, 2))
-    cold = plan(target, BUDGET, cache=False, **options).to_json()
-    assert plan(target, BUDGET, **options).to_json() == cold
+    schema = shapes.numeric(5, 4)
+    if joint:
+        target = Workload(schema).add(("a", "b"), "affine").add(("a",), "range")
+    else:
+        target = Workload.all_ways(schema, (1, 2))
+    expected = plan(target, BUDGET, cache=False, **options).to_json()
+    assert plan(target, BUDGET, **options).to_json() == expected
     # this plan comes from the cache in memory
-    assert plan(target, BUDGET, **options).to_json() == cold
+    assert plan(target, BUDGET, **options).to_json() == expected
 
 
 def test_plan_from_cache_files_is_equal(folder, monkeypatch):
-    cold = plan(workload(), BUDGET).to_json()
+    expected = plan(workload(), BUDGET).to_json()
     assert files(folder)
     clear_memory()
     for path in files(folder):
-        assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == "weights/1"
+        header, _, _ = path.read_bytes().partition(b"\n")
+        assert json.loads(header)["format"] == "weights/1"
     # Only searches with a file are read from it; small searches have no file and run again.
     monkeypatch.setattr(solve_cache, "MIN_CACHED_COORDINATES_SQUARED", 10**9)
     monkeypatch.setattr(
         solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists()
     )
     gaps = record_evaluations(monkeypatch)
-    assert plan(workload(), BUDGET).to_json() == cold
+    assert plan(workload(), BUDGET).to_json() == expected
     # Without the stored searches on pairs, this plan would take hundreds of evaluations.
     assert len(gaps) < 60
 
@@ -110,99 +114,96 @@ def test_plan_edited_workload_solves_changed_spaces_only(monkeypatch):
     plan(workload().add((), "total"), BUDGET)
     assert gaps == []
     edited = plan(workload(weight=1.1), BUDGET)
-    warm = len(gaps)
-    cold = plan(workload(weight=1.1), BUDGET, cache=False)
-    assert 0 < warm < len(gaps) - warm
-    assert edited.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
-    assert edited.certificate.gap < cold.certificate.gap + 2e-6
+    evaluations = len(gaps)
+    gaps.clear()
+    uncached = plan(workload(weight=1.1), BUDGET, cache=False)
+    assert 0 < evaluations < len(gaps)
+    assert edited.weighted_rmse == pytest.approx(uncached.weighted_rmse, rel=2e-6)
+    assert edited.certificate.gap < uncached.certificate.gap + 2e-6
 
 
 @pytest.mark.parametrize(
-    "harm", ["empty", "half", "text", "other format", "flipped", "other key", "short", "folder"]
+    "damage", ["empty", "half", "text", "other format", "flipped", "other key", "short", "folder"]
 )
-def test_cache_damaged_file_is_rewritten(folder, harm):
-    cold = plan(workload(), BUDGET).to_json()
+def test_cache_damaged_file_is_rewritten(folder, damage):
+    expected = plan(workload(), BUDGET).to_json()
     contents = {path: path.read_bytes() for path in files(folder)}
-    others = list(contents.values())
-    for i, (path, content) in enumerate(contents.items()):
-        head, _, body = content.partition(b"\n")
+    content_of_other_key = list(contents.values())[-1]
+    for path, content in contents.items():
+        header, _, body = content.partition(b"\n")
         path.unlink()
-        if harm == "folder":
+        if damage == "folder":
             path.mkdir()
             continue
-        path.write_bytes(
-            {
-                "empty": b"",
-                "half": content[: len(content) // 2],
-                "text": b"hello",
-                "other format": head.replace(b"weights/1", b"weights/0") + b"\n" + body,
-                "flipped": head + b"\n" + bytes([body[0] ^ 1]) + body[1:],
-                "other key": others[i - 1],
-                "short": head + b"\n" + body[:-8],
-            }[harm]
-        )
+        damaged_contents = {
+            "empty": b"",
+            "half": content[: len(content) // 2],
+            "text": b"hello",
+            "other format": header.replace(b"weights/1", b"weights/0") + b"\n" + body,
+            "flipped": header + b"\n" + bytes([body[0] ^ 1]) + body[1:],
+            "other key": content_of_other_key,
+            "short": header + b"\n" + body[:-8],
+        }
+        path.write_bytes(damaged_contents[damage])
+        content_of_other_key = content
     clear_memory()
-    assert plan(workload(), BUDGET).to_json() == cold
-    if harm != "folder":
+    assert plan(workload(), BUDGET).to_json() == expected
+    if damage != "folder":
         assert {path: path.read_bytes() for path in files(folder)} == contents
 
 
 @pytest.mark.parametrize(
-    "wrong", ["uniform", "one cell", "random", "negative", "nan", "length", "sum"]
+    "wrong_weights", ["uniform", "one cell", "random", "negative", "nan", "length", "sum"]
 )
-def test_cache_forged_weights_do_not_change_plan(folder, wrong, monkeypatch):
+def test_cache_forged_weights_do_not_change_plan(folder, wrong_weights, monkeypatch):
     """Files with a valid checksum and wrong weights change neither error nor privacy cost."""
-    cold = plan(workload(), BUDGET, cache=False)
+    uncached = plan(workload(), BUDGET, cache=False)
     writer = SolveCache(folder)
     rng = np.random.default_rng(3)
 
-    def forged(search: Search, solution) -> None:
+    def save_forged_weights(_: SolveCache, search: Search, solution) -> None:
         n = len(solution.dual)
-        writer._save(
-            search.key,
-            {
-                "uniform": np.full(n, 1.0 / n),
-                "one cell": np.eye(n)[0],
-                "random": rng.dirichlet(np.full(n, 0.1)),
-                "negative": (
-                    np.concatenate([[2.0, -1.0], np.zeros(n - 2)])
-                    if n > 2
-                    else np.array([2.0, -1.0][:n])
-                ),
-                "nan": np.full(n, np.nan),
-                "length": np.full(n + 1, 1.0 / (n + 1)),
-                "sum": np.full(n, 1.0),
-            }[wrong],
-        )
+        forged_weights = {
+            "uniform": np.full(n, 1.0 / n),
+            "one cell": np.eye(n)[0],
+            "random": rng.dirichlet(np.full(n, 0.1)),
+            "negative": np.array([2.0, -1.0, *[0.0] * n][:n]),
+            "nan": np.full(n, np.nan),
+            "length": np.full(n + 1, 1.0 / (n + 1)),
+            "sum": np.full(n, 1.0),
+        }
+        writer._save(search.key, forged_weights[wrong_weights])
 
     with monkeypatch.context() as patch:
-        patch.setattr(SolveCache, "keep", lambda self, search, solution: forged(search, solution))
+        patch.setattr(SolveCache, "keep", save_forged_weights)
         plan(workload(), BUDGET)
     assert files(folder)
     clear_memory()
     monkeypatch.setattr(solve_cache, "MIN_CACHED_COORDINATES_SQUARED", 0)
     result = plan(workload(), BUDGET)
     assert result.pcost <= BUDGET.pcost
-    assert result.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
-    assert result.certificate.gap <= cold.certificate.gap + 2e-6
-    rebuilt = load_plan(result.to_json())
-    assert rebuilt.pcost == result.pcost
+    assert result.weighted_rmse == pytest.approx(uncached.weighted_rmse, rel=2e-6)
+    assert result.certificate.gap <= uncached.certificate.gap + 2e-6
+    assert load_plan(result.to_json()).pcost == result.pcost
 
 
-def test_cache_forged_centers_are_not_worse_than_uniform(folder):
+def test_cache_forged_centers_are_not_worse_than_uniform(folder, monkeypatch):
+    # One strategy for all spaces would leave no centers to tune.
+    limit_unions(monkeypatch)
     target = Workload.all_ways(shapes.numeric(6, 5), (1, 2))
-    uniform = plan(target, BUDGET, cache=False).weighted_rmse
-    tuned = plan(target, BUDGET, centers="tuned", cache=False).weighted_rmse
+    uniform_rmse = plan(target, BUDGET, cache=False).weighted_rmse
+    tuned_rmse = plan(target, BUDGET, centers="tuned", cache=False).weighted_rmse
     plan(target, BUDGET, centers="tuned")
     rng, writer = np.random.default_rng(0), SolveCache(folder)
-    for path in files(folder):
-        if path.stem.endswith("centers"):
-            bad = [rng.standard_normal(n) for n in (6, 5)]
-            writer._save(path.stem, np.concatenate([b / b.sum() for b in bad]))
+    center_files = [path for path in files(folder) if path.stem.endswith("centers")]
+    assert center_files
+    for path in center_files:
+        random_vectors = [rng.standard_normal(n) for n in (6, 5)]
+        writer._save(path.stem, np.concatenate([v / v.sum() for v in random_vectors]))
     clear_memory()
     rmse = plan(target, BUDGET, centers="tuned").weighted_rmse
-    assert rmse <= uniform * (1 + 1e-4)
-    assert rmse == pytest.approx(tuned, rel=2e-3)
+    assert rmse <= uniform_rmse * (1 + 1e-4)
+    assert rmse == pytest.approx(tuned_rmse, rel=1e-5)
 
 
 def test_cache_off_writes_no_files(folder, monkeypatch):
@@ -210,11 +211,11 @@ def test_cache_off_writes_no_files(folder, monkeypatch):
     assert default_folder() is None
     gaps = record_evaluations(monkeypatch)
     plan(workload(), BUDGET)
-    first = len(gaps)
+    evaluations = len(gaps)
     plan(workload(), BUDGET)
-    assert len(gaps) == first > 0  # the cache in memory is used
+    assert len(gaps) == evaluations > 0  # the second plan comes from the cache in memory
     plan(workload(), BUDGET, cache=False)
-    assert len(gaps) == 2 * first
+    assert len(gaps) == 2 * evaluations
     assert not folder.exists()
 
 
@@ -226,17 +227,17 @@ def test_default_folder_follows_environment_variable(monkeypatch):
 
 
 def test_plan_unwritable_cache_folder_is_equal(tmp_path, monkeypatch):
-    cold = plan(workload(), BUDGET, cache=False).to_json()
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    monkeypatch.setenv("DP_WORKBENCH_CACHE", str(blocked))
-    assert plan(workload(), BUDGET).to_json() == cold
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    locked.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    monkeypatch.setenv("DP_WORKBENCH_CACHE", str(locked / "deeper"))
-    assert plan(workload(), BUDGET).to_json() == cold
-    locked.chmod(stat.S_IRWXU)
+    expected = plan(workload(), BUDGET, cache=False).to_json()
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    monkeypatch.setenv("DP_WORKBENCH_CACHE", str(file))
+    assert plan(workload(), BUDGET).to_json() == expected
+    read_only_folder = tmp_path / "locked"
+    read_only_folder.mkdir()
+    read_only_folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    monkeypatch.setenv("DP_WORKBENCH_CACHE", str(read_only_folder / "cache"))
+    assert plan(workload(), BUDGET).to_json() == expected
+    read_only_folder.chmod(stat.S_IRWXU)
 
 
 def test_cache_folder_respects_size_limit(tmp_path):
@@ -245,6 +246,7 @@ def test_cache_folder_respects_size_limit(tmp_path):
     for i in range(60):
         cache._save(f"{i:04}", np.full(500, float(i)))
         os.utime(tmp_path / f"{i:04}.weights", ns=(i, i))
+        # The folder is trimmed only after an eighth of the limit is written.
         assert sum(p.stat().st_size for p in files(tmp_path)) <= 90_000
     assert cache._read("0059") is not None
     assert cache._read("0000") is None
@@ -256,13 +258,16 @@ def test_lru_cache_respects_size_limit():
     cache = solve_cache.LruCache(100)
     for key in "abcd":
         cache.put(key, key, 40)
-    expected = (None, None, "c", "d", 80)
-    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == expected
+    assert [cache.get(key) for key in "abcd"] == [None, None, "c", "d"]
+    assert cache.used == 80
+    # A read entry is removed last.
     cache.get("c")
     cache.put("e", "e", 40)
     assert (cache.get("c"), cache.get("d")) == ("c", None)
+    # An entry above the limit is not stored.
     cache.put("f", "f", 101)
     assert (cache.get("f"), cache.used) == (None, 80)
+    # A new value with the same key replaces the old one.
     cache.put("e", "e", 10)
     assert cache.used == 50
 
@@ -270,38 +275,43 @@ def test_lru_cache_respects_size_limit():
 def test_lru_cache_counts_shared_parts_once():
     cache = solve_cache.LruCache(100)
     for key in "abc":
-        cache.put(key, key, {"both": 60, key: 10})
-    assert cache.used == 90
+        cache.put(key, key, {"shared": 60, key: 10})
+    assert cache.used == 60 + 3 * 10
     cache.put("d", "d", 15)
-    assert (cache.get("a"), cache.used) == (None, 95)
-    cache.put("c", "c", 10)  # the new entry does not use the shared part
+    assert (cache.get("a"), cache.used) == (None, 60 + 2 * 10 + 15)
+    cache.put("c", "c", 10)  # the new entry does not use the shared part, but "b" does
     assert (cache.get("b"), cache.used) == ("b", 95)
     cache.put("e", "e", 100)
-    assert (cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (None, None, None, 100)
-    cache.put("f", "f", {"both": 60, "f": 50})
+    assert [cache.get(key) for key in "bcd"] == [None] * 3
+    assert cache.used == 100
+    cache.put("f", "f", {"shared": 60, "f": 50})  # above the limit
     assert (cache.get("f"), cache.get("e")) == (None, "e")
 
 
-def _write_many(folder, number, rounds):
+def _write_and_read(folder, stride, rounds):
+    """Write files of seven keys in turn and check that every file that is read is complete."""
     cache = SolveCache(Path(folder), disk=200_000)
     for i in range(rounds):
         cache._save(f"key{i % 7}", np.full(1000, float(i % 7)))
-        values = cache._read(f"key{(i * number) % 7}")
-        assert values is None or (values == (i * number) % 7).all()
+        key_number = (i * stride) % 7
+        values = cache._read(f"key{key_number}")
+        assert values is None or (values == key_number).all()
 
 
 def test_cache_concurrent_writers_leave_complete_files(tmp_path):
     context = multiprocessing.get_context("fork")  # faster than spawn
     writers = [
-        context.Process(target=_write_many, args=(str(tmp_path), k + 1, 40)) for k in range(3)
+        context.Process(target=_write_and_read, args=(str(tmp_path), stride, 40))
+        for stride in (1, 2, 3)
     ]
-    for w in writers:
-        w.start()
-    for w in writers:
-        w.join(CEILING)
-    assert [w.exitcode for w in writers] == [0, 0, 0]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(CEILING)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
     for path in files(tmp_path):
-        assert (SolveCache(tmp_path)._read(path.stem) == float(path.stem[-1])).all()
+        key_number = float(path.stem.removeprefix("key"))
+        assert (SolveCache(tmp_path)._read(path.stem) == key_number).all()
 
 
 def test_cache_stopped_search_is_not_saved(folder, monkeypatch):
@@ -311,20 +321,19 @@ def test_cache_stopped_search_is_not_saved(folder, monkeypatch):
     finished = plan(workload(n=14), BUDGET)
     assert "time limit" not in finished.statement
     assert finished.certificate.gap < stopped.certificate.gap
-    cold = plan(workload(n=14), BUDGET, cache=False)
-    assert finished.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
+    uncached = plan(workload(n=14), BUDGET, cache=False)
+    assert finished.weighted_rmse == pytest.approx(uncached.weighted_rmse, rel=2e-6)
 
 
 def test_cache_cancelled_plan_saves_finished_searches():
     messages = []
 
-    def progress(fraction, text):
+    def cancel_after_40_evaluations(fraction, text):
         messages.append(text)
-        # cancel after 40 evaluations of searches
-        return sum("gap" in t for t in messages) < 40
+        return sum("gap" in message for message in messages) < 40
 
     with pytest.raises(Cancelled):
-        plan(workload(), BUDGET, progress=progress, workers=1)
+        plan(workload(), BUDGET, progress=cancel_after_40_evaluations, workers=1)
     assert default_cache()._solutions.snapshot()
     assert plan(workload(), BUDGET).to_json() == plan(workload(), BUDGET, cache=False).to_json()
 
@@ -332,48 +341,43 @@ def test_cache_cancelled_plan_saves_finished_searches():
 def test_search_key_depends_on_request():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((2, 12))
-    pi = rng.dirichlet(np.ones(5))
-    searches = [
-        Search(
-            factor=Factor(sizes=sizes, matrix=matrix, low_rank=low),
-            centers=centers,
-            method=method,
-            options=options,
-        )
-        for sizes, matrix, low, centers, method, options in [
-            ((4, 5), rows, True, (None, None), "optimal", Options()),
-            ((5, 4), rows, True, (None, None), "optimal", Options()),
-            ((4, 5), rows * (1 + 1e-15), True, (None, None), "optimal", Options()),
-            ((4, 5), rows.T @ rows, False, (None, None), "optimal", Options()),
-            ((4, 5), rows, True, (None, pi), "optimal", Options()),
-            ((4, 5), rows, True, (None, None), "eigenbasis", Options()),
-            ((4, 5), rows, True, (None, None), "optimal", Options(gap=1e-3)),
-            ((4, 5), rows, True, (None, None), "optimal", Options(evaluations=7)),
-        ]
+    center = rng.dirichlet(np.ones(5))
+
+    def search(
+        sizes=(4, 5), matrix=rows, low_rank=True, centers=(None, None), method="optimal", **options
+    ):
+        factor = Factor(sizes=sizes, matrix=matrix, low_rank=low_rank)
+        return Search(factor=factor, centers=centers, method=method, options=Options(**options))
+
+    base, nearly_equal, loose = search(), search(matrix=rows * (1 + 1e-15)), search(gap=1e-3)
+    different = [
+        base,
+        nearly_equal,
+        loose,
+        search(sizes=(5, 4)),
+        search(matrix=rows.T @ rows, low_rank=False),
+        search(centers=(None, center)),
+        search(method="eigenbasis"),
+        search(evaluations=7),
     ]
-    assert len({s.key for s in searches}) == len(searches)
-    assert searches[0].shape == searches[2].shape == searches[6].shape
-    later = Search(factor=searches[0].factor, centers=(None, None), options=Options(deadline=5.0))
-    assert later.key == searches[0].key
+    assert len({s.key for s in different}) == len(different)
+    assert base.shape == nearly_equal.shape == loose.shape
+    assert search(deadline=5.0).key == base.key
 
 
 def test_most_similar_returns_nearest_gram():
+    def search(weight):
+        """Return a search whose Gram matrix is diag(1 + weight, 1, 1)."""
+        matrix = np.diag([1.0 + weight, 1.0, 1.0])
+        return Search(factor=Factor(sizes=(4,), matrix=matrix), centers=(None,))
+
     cache = SolveCache()
-    base = np.eye(3)
     for weight in (1.0, 2.0, 9.0):
-        search = Search(
-            factor=Factor(sizes=(4,), matrix=base + weight * np.diag([1.0, 0, 0])), centers=(None,)
-        )
-        cache.suggest(search, search.run())
-    near = Search(
-        factor=Factor(sizes=(4,), matrix=base + 2.1 * np.diag([1.0, 0, 0])), centers=(None,)
-    )
-    twin = Search(
-        factor=Factor(sizes=(4,), matrix=base + 2.0 * np.diag([1.0, 0, 0])), centers=(None,)
-    )
-    np.testing.assert_array_equal(most_similar(cache.hints(), near), twin.run().dual)
-    other = Search(factor=Factor(sizes=(5,), matrix=np.eye(4)), centers=(None,))
-    assert most_similar(cache.hints(), other) is None
+        cache.suggest(search(weight), search(weight).run())
+    nearest_weights = search(2.0).run().dual
+    np.testing.assert_array_equal(most_similar(cache.hints(), search(2.1)), nearest_weights)
+    other_size = Search(factor=Factor(sizes=(5,), matrix=np.eye(4)), centers=(None,))
+    assert most_similar(cache.hints(), other_size) is None
 
 
 def test_load_plan_does_not_use_cache(folder, monkeypatch):
@@ -390,17 +394,17 @@ def test_load_plan_does_not_use_cache(folder, monkeypatch):
 def test_measure_does_not_use_cache(folder, monkeypatch):
     schema = Schema([Attribute.of_size("x", 60), Attribute.of_size("y", 7)])
     result = plan(Workload.all_ways(schema, (1, 2)), BUDGET)
-    before = {p: p.read_bytes() for p in files(folder)}
-    assert before
+    contents = {path: path.read_bytes() for path in files(folder)}
+    assert contents
 
     def refuse(*_):
         raise AssertionError("cache used")
 
     monkeypatch.setattr(SolveCache, "_save", refuse)
     monkeypatch.setattr(SolveCache, "recall", refuse)
-    measured = measure(result, pd.DataFrame({"x": [1, 5, 59], "y": [0, 6, 3]}), rehearsal=True)
-    measured.answers(0)
-    assert {p: p.read_bytes() for p in files(folder)} == before
+    records = pd.DataFrame({"x": [1, 5, 59], "y": [0, 6, 3]})
+    measure(result, records, rehearsal=True).answers(0)
+    assert {path: path.read_bytes() for path in files(folder)} == contents
 
 
 def test_subworkload_solver_without_cache_is_optimal():

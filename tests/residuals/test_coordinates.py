@@ -117,40 +117,46 @@ def dot_test(forward, back, n, m):
 
 def test_contract_matches_kronecker_product():
     rng = np.random.default_rng(1)
+    sizes = (3, 4, 2)
     A, B, v = rng.standard_normal((3, 5)), rng.standard_normal((2, 4)), rng.standard_normal(4)
-    cases = ([A, v, B], [A, None, B], [None, v, None], [v[:3], v, v[:2]], [None, None, None])
-    for matrices in cases:
-        full = np.ones((1, 1))
-        for matrix, n in zip(matrices, (3, 4, 2), strict=True):
-            full = np.kron(full, np.eye(n) if matrix is None else matrix.reshape(n, -1))
-        x = rng.standard_normal((6, 3, 4, 2))
+    # A vector sums over its axis, and None leaves its axis unchanged.
+    cases = [
+        ([A, v, B], (5, 4)),
+        ([A, None, B], (5, 4, 4)),
+        ([None, v, None], (3, 2)),
+        ([v[:3], v, v[:2]], ()),
+        ([None, None, None], (3, 4, 2)),
+    ]
+    for matrices, shape in cases:
+        product = np.ones((1, 1))
+        for matrix, n in zip(matrices, sizes, strict=True):
+            product = np.kron(product, np.eye(n) if matrix is None else matrix.reshape(n, -1))
+        x = rng.standard_normal((6, *sizes))
         result = contract(x, matrices, 1)
-        shape = [
-            n if m is None else m.shape[1]
-            for m, n in zip(matrices, (3, 4, 2), strict=True)
-            if m is None or m.ndim > 1
-        ]
         assert result.shape == (6, *shape)
-        np.testing.assert_allclose(result.reshape(6, -1), x.reshape(6, -1) @ full, **EXACT)
+        np.testing.assert_allclose(result.reshape(6, -1), x.reshape(6, -1) @ product, **EXACT)
         np.testing.assert_allclose(contract(x[0], matrices), result[0], **EXACT)
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, 1], ids=["no batch axis", "batch axis"])
 def test_contract_and_group_axes_pass_dot_test(first):
     rng = np.random.default_rng(2)
-    head, sizes, sets = (3,) * first, (2, 3, 4), [(2, 0), (), (1,)]
-    mats = [rng.standard_normal((8, 5)), rng.standard_normal((1, 2)), None]
-    x, y = rng.standard_normal((*head, *sizes)), rng.standard_normal((*head, 5, 2, 3))
-    forward = contract(group_axes(x, sets, first), mats, first)
-    back = ungroup_axes(
-        contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first
-    )
+    batch_shape, sizes = (3,) * first, (2, 3, 4)
+    sets = [(2, 0), (), (1,)]
+    matrices = [rng.standard_normal((8, 5)), rng.standard_normal((1, 2)), None]
+    transposes = [matrix if matrix is None else matrix.T for matrix in matrices]
+    x = rng.standard_normal((*batch_shape, *sizes))
+    y = rng.standard_normal((*batch_shape, 5, 2, 3))
+    grouped = group_axes(x, sets, first)
+    forward = contract(grouped, matrices, first)
+    back = ungroup_axes(contract(y, transposes, first), sets, sizes, first)
     assert forward.shape == y.shape
     assert back.shape == x.shape
     assert np.sum(forward * y) == pytest.approx(np.sum(x * back), rel=1e-12)
-    np.testing.assert_array_equal(ungroup_axes(group_axes(x, sets, first), sets, sizes, first), x)
-    # The first set is (2, 0), so axis 2 varies more slowly than axis 0 in the grouped axis.
-    np.testing.assert_array_equal(group_axes(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
+    np.testing.assert_array_equal(ungroup_axes(grouped, sets, sizes, first), x)
+    # The first set is (2, 0), so axis 2 varies more slowly than axis 0 in the grouped axis:
+    # its position 1 has index 0 on axis 2 and index 1 on axis 0.
+    np.testing.assert_array_equal(grouped[..., 1, 0, 2], x[..., 1, 2, 0])
 
 
 # ---- The matrix M and its inverse ----
@@ -163,59 +169,61 @@ def test_residual_coefficients_and_tables_match_definition(name):
     eye = np.eye(len(M))
     np.testing.assert_allclose(residual_coefficients(eye, sizes, centers, complements), M, **EXACT)
     np.testing.assert_allclose(tables(eye, sizes, centers, complements), M.T, **EXACT)
-    for inside in subsets(range(len(sizes))):
-        expected = M[:, coordinate_positions(sizes, [inside])]
+    axes = tuple(range(len(sizes)))
+    np.testing.assert_array_equal(residual_rows(eye, sizes), residual_rows(eye, sizes, axes))
+    for space in subsets(axes):
+        columns = coordinate_positions(sizes, [space])
+        # `residual_rows` takes one complement, on its two attributes alone.
         if not complements or len(sizes) == 2:
-            complement = complements.get((0, 1))
-            np.testing.assert_allclose(
-                residual_rows(eye, sizes, inside, centers, complement), expected, **EXACT
-            )
-        block = np.arange(len(M)).reshape(1, *sizes)[space_index(len(sizes), inside)]
-        assert block.shape == (1, *(sizes[a] - 1 for a in inside))
-    np.testing.assert_array_equal(
-        residual_rows(eye, sizes), residual_rows(eye, sizes, tuple(range(len(sizes))))
-    )
+            rows = residual_rows(eye, sizes, space, centers, complements.get((0, 1)))
+            np.testing.assert_allclose(rows, M[:, columns], **EXACT)
+        positions = np.arange(len(M)).reshape(1, *sizes)[space_index(len(sizes), space)]
+        assert positions.shape == (1, *(sizes[axis] - 1 for axis in space))
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_residual_coefficients_and_tables_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
-    n = math.prod(sizes)
+    cells = math.prod(sizes)
     dot_test(
         lambda q: residual_coefficients(q, sizes, centers, complements),
         lambda y: tables(y, sizes, centers, complements),
-        n,
-        n,
+        cells,
+        cells,
     )
-    (x,) = vectors(n)
-    before = x.copy()
-    for applied in (residual_coefficients, tables):
-        applied(x, sizes, centers, complements)
-    np.testing.assert_array_equal(x, before)
-    assert residual_coefficients(np.zeros((0, n)), sizes, centers, complements).shape == (0, n)
+    (x,) = vectors(cells)
+    original = x.copy()
+    residual_coefficients(x, sizes, centers, complements)
+    tables(x, sizes, centers, complements)
+    np.testing.assert_array_equal(x, original)
+    no_rows = np.zeros((0, cells))
+    assert residual_coefficients(no_rows, sizes, centers, complements).shape == (0, cells)
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_lifts_are_inverse_and_pass_dot_test(name):
     sizes, centers, complements = build_split(name)
     inverse = np.linalg.inv(split_matrix(sizes, centers, complements))
-    every = tuple(range(len(sizes)))
-    unions = [(every,), tuple(subsets(every)), *(UNIONS if len(sizes) == 2 else ())]
+    cells = len(inverse)
+    axes = tuple(range(len(sizes)))
+    unions = [(axes,), tuple(subsets(axes)), *(UNIONS if len(sizes) == 2 else ())]
     for spaces in unions:
         columns = coordinate_positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
         assert lift.dimension == len(columns)
-        assert lift.one_space == (spaces == (every,))
+        assert lift.one_space == (spaces == (axes,))
         np.testing.assert_allclose(lift.rows(np.eye(len(columns))), inverse[columns], **EXACT)
         np.testing.assert_allclose(
-            lift.table_coordinates(np.eye(len(inverse))), inverse[columns].T, **EXACT
+            lift.table_coordinates(np.eye(cells)), inverse[columns].T, **EXACT
         )
-        dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
-    columns = coordinate_positions(sizes, [every])
-    plain = np.linalg.inv(split_matrix(sizes, centers, {}))[columns]
+        dot_test(lift.rows, lift.table_coordinates, len(columns), cells)
+    columns = coordinate_positions(sizes, [axes])
+    inverse_without_complements = np.linalg.inv(split_matrix(sizes, centers, {}))
     lift = Lift(sizes, centers)
-    np.testing.assert_allclose(lift.rows(np.eye(len(columns))), plain, **EXACT)
-    dot_test(lift.rows, lift.table_coordinates, len(columns), len(inverse))
+    np.testing.assert_allclose(
+        lift.rows(np.eye(len(columns))), inverse_without_complements[columns], **EXACT
+    )
+    dot_test(lift.rows, lift.table_coordinates, len(columns), cells)
     assert (lift.dimension, lift.coordinates) == (len(columns), tuple(n - 1 for n in sizes))
 
 
@@ -223,43 +231,43 @@ def test_lifts_are_inverse_and_pass_dot_test(name):
 def test_lift_rows_have_coordinates_in_its_spaces(name):
     """Residual spaces are independent: other coordinates are zero."""
     sizes, centers, complements = build_split(name)
-    for spaces in {(tuple(range(len(sizes))),), tuple(subsets(range(len(sizes))))}:
+    axes = tuple(range(len(sizes)))
+    for spaces in {(axes,), tuple(subsets(axes))}:
         columns = coordinate_positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
-        (s,) = vectors(len(columns))
-        coordinates = residual_coefficients(lift.rows(s), sizes, centers, complements)
-        np.testing.assert_allclose(coordinates[:, columns], s, **EXACT)
-        np.testing.assert_allclose(np.delete(coordinates, columns, axis=1), 0, **EXACT)
-        y = np.zeros((1, math.prod(sizes)))
-        y[:, columns] = s
-        np.testing.assert_allclose(
-            lift.table_coordinates(tables(y, sizes, centers, complements)), s, **EXACT
-        )
+        (vector,) = vectors(len(columns))
+        expected = np.zeros((1, math.prod(sizes)))
+        expected[:, columns] = vector
+        coordinates = residual_coefficients(lift.rows(vector), sizes, centers, complements)
+        np.testing.assert_allclose(coordinates, expected, **EXACT)
+        table = tables(expected, sizes, centers, complements)
+        np.testing.assert_allclose(lift.table_coordinates(table), vector, **EXACT)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5,), (3, 1, 4)])
 def test_full_lifts_are_orthogonal_and_pass_dot_test(sizes):
-    n = math.prod(sizes)
-    for lift in (FullTable(sizes), FullDomain(n)):
-        dot_test(lift.rows, lift.table_coordinates, n, n)
-        np.testing.assert_allclose(lift.table_coordinates(lift.rows(np.eye(n))), np.eye(n), **EXACT)
-    flat = np.ones((1, 1))
-    for m in sizes:
-        flat = np.kron(flat, np.vstack([np.full((1, m), m**-0.5), basis(m).T]))
-    np.testing.assert_allclose(FullTable(sizes).rows(np.eye(n)), flat, **EXACT)
+    cells = math.prod(sizes)
+    for lift in (FullTable(sizes), FullDomain(cells)):
+        dot_test(lift.rows, lift.table_coordinates, cells, cells)
+        np.testing.assert_allclose(
+            lift.table_coordinates(lift.rows(np.eye(cells))), np.eye(cells), **EXACT
+        )
+    expected = np.ones((1, 1))
+    for n in sizes:
+        expected = np.kron(expected, np.vstack([np.full((1, n), n**-0.5), basis(n).T]))
+    np.testing.assert_allclose(FullTable(sizes).rows(np.eye(cells)), expected, **EXACT)
 
 
 @pytest.mark.parametrize("lift", [Lift((5, 4)), FullTable((5, 4))], ids=["lift", "full table"])
 def test_lift_reversed_attribute_changes_signs_by_degree(lift):
     """The symmetry reduction relies on these signs."""
     (x,) = vectors(20)
-    for axis in (0, 1):
-        reverse = np.flip(x.reshape(5, 4), axis).reshape(1, -1)
-        signs = ((-1.0) ** lift.degrees(axis)).reshape([-1 if a == axis else 1 for a in (0, 1)])
-        expected = lift.table_coordinates(x).reshape(lift.coordinates) * signs
-        np.testing.assert_allclose(
-            lift.table_coordinates(reverse).reshape(lift.coordinates), expected, **EXACT
-        )
+    coordinates = lift.table_coordinates(x).reshape(lift.coordinates)
+    for axis, shape in ((0, (-1, 1)), (1, (1, -1))):
+        reversed_table = np.flip(x.reshape(5, 4), axis).reshape(1, -1)
+        reversed_coordinates = lift.table_coordinates(reversed_table).reshape(lift.coordinates)
+        signs = ((-1.0) ** lift.degrees(axis)).reshape(shape)
+        np.testing.assert_allclose(reversed_coordinates, coordinates * signs, **EXACT)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -268,39 +276,38 @@ def test_lift_traced_derivative_matches_difference(axis):
     rng = np.random.default_rng(3)
     sizes, centers, _ = build_split("tuned")
     dimensions = [n - 1 for n in sizes]
-    by_lift = rng.standard_normal((*dimensions, *sizes))
+    derivative_by_rows = rng.standard_normal((*dimensions, *sizes))
 
-    def value(z):
-        new_centers = [
-            pi + basis(n) @ z if a == axis else pi
-            for a, (n, pi) in enumerate(zip(sizes, centers, strict=True))
-        ]
-        rows = Lift(sizes, new_centers).rows(np.eye(math.prod(dimensions)))
-        return float(np.sum(rows.ravel() * by_lift.ravel()))
+    def value(step):
+        """Return a linear function of the rows for a center that is moved by a step."""
+        moved_centers = list(centers)
+        moved_centers[axis] = centers[axis] + basis(sizes[axis]) @ step
+        rows = Lift(sizes, moved_centers).rows(np.eye(math.prod(dimensions)))
+        return float(np.sum(rows.ravel() * derivative_by_rows.ravel()))
 
     step = rng.standard_normal(dimensions[axis])
-    slope = -Lift(sizes, centers).traced(by_lift, axis)
-    assert slope.shape == (dimensions[axis],)
-    assert value(step) - value(0 * step) == pytest.approx(slope @ step, rel=1e-9)
+    derivative = -Lift(sizes, centers).traced(derivative_by_rows, axis)
+    assert derivative.shape == (dimensions[axis],)
+    assert value(step) - value(0 * step) == pytest.approx(derivative @ step, rel=1e-9)
 
 
-def test_complement_turned_matches_swapped_axes():
+def test_complement_reversed_pair_matches_swapped_axes():
     sizes, centers, complements = build_split("a complement")
-    (q,) = vectors(12)
-    straight = residual_coefficients(q, sizes, centers, complements).reshape(sizes)
-    other = residual_coefficients(
-        q.reshape(sizes).T.reshape(1, -1),
+    (query,) = vectors(12)
+    expected = residual_coefficients(query, sizes, centers, complements).reshape(sizes)
+    swapped = residual_coefficients(
+        query.reshape(sizes).T.reshape(1, -1),
         sizes[::-1],
         centers[::-1],
         {(0, 1): complements[0, 1].reversed_pair()},
     )
-    np.testing.assert_allclose(other.reshape(sizes[::-1]).T, straight, **EXACT)
+    np.testing.assert_allclose(swapped.reshape(sizes[::-1]).T, expected, **EXACT)
 
 
 # ---- blocks ----
 
 
-def some_strategy(rng, sizes, m=0):
+def random_strategy(rng, sizes, m=0):
     d = math.prod(n - 1 for n in sizes)
     M = rng.standard_normal((m or d, d))
     rows = Lift(sizes).rows(M)
@@ -311,31 +318,41 @@ def some_strategy(rng, sizes, m=0):
 def test_apply_and_undo_factors_match_explicit_rows(weighted):
     """Factors in another order than the attributes, one of them on two distant attributes."""
     rng = np.random.default_rng(6)
-    factors = (((2, 0), some_strategy(rng, (4, 3), 9)), ((1,), some_strategy(rng, (2,))))
+    pair_strategy, single_strategy = random_strategy(rng, (4, 3), 9), random_strategy(rng, (2,))
     weights = rng.uniform(0.5, 2.0, (9, 1)) if weighted else None
-    block = Block(attributes=("a", "b", "c"), factors=factors, noise=1.0, grid=0.5, weights=weights)
+    block = Block(
+        attributes=("a", "b", "c"),
+        factors=(((2, 0), pair_strategy), ((1,), single_strategy)),
+        noise=1.0,
+        grid=0.5,
+        weights=weights,
+    )
     assert (block.sizes, block.coordinates, block.sets) == ((3, 2, 4), (2, 1, 3), [(2, 0), (1,)])
     table = rng.standard_normal((3, 2, 4))
-    answers = apply_factors(block, table, lambda s: s.rows)
-    back = rng.standard_normal(answers.shape)
-    transposed = np.einsum(
-        "pca,qb,pq->abc", factors[0][1].rows.reshape(9, 4, 3), factors[1][1].rows, back
+    answers = apply_factors(block, table, lambda strategy: strategy.rows)
+    expected = np.einsum(
+        "pca,qb,abc->pq", pair_strategy.rows.reshape(9, 4, 3), single_strategy.rows, table
     )
-    assert np.sum(answers * back) == pytest.approx(np.sum(table * transposed), rel=1e-11)
-    scaled = answers if weights is None else answers * weights
-    expected = residual_rows(table.reshape(1, -1), (3, 2, 4)).reshape(2, 1, 3)
-    np.testing.assert_allclose(undo_factors(block, scaled), expected, **EXACT)
-    squares = transposed_squares(block)
-    np.testing.assert_allclose(block.column_squares(), squares, **EXACT)
+    np.testing.assert_allclose(answers, expected, **EXACT)
+    weighted_answers = answers if weights is None else answers * weights
+    coordinates = residual_rows(table.reshape(1, -1), (3, 2, 4)).reshape(2, 1, 3)
+    np.testing.assert_allclose(undo_factors(block, weighted_answers), coordinates, **EXACT)
+    np.testing.assert_allclose(block.column_squares(), squared_column_norms(block), **EXACT)
 
 
 def test_undo_factors_of_union_returns_coordinates():
     spaces = ((), (0,), (0, 1))
     lift = SplitLift((2, 3), None, spaces)
-    joined = Strategy(sizes=(2, 3), rows=lift.rows(np.eye(4)), pinv=np.eye(4), complete=True)
-    names = tuple(tuple("ab"[a] for a in space) for space in spaces)
+    joint_strategy = Strategy(
+        sizes=(2, 3), rows=lift.rows(np.eye(4)), pinv=np.eye(4), complete=True
+    )
+    names_of_spaces = tuple(tuple("ab"[a] for a in space) for space in spaces)
     block = Block(
-        attributes=("a", "b"), factors=(((0, 1), joined),), noise=1.0, grid=0.5, union=names
+        attributes=("a", "b"),
+        factors=(((0, 1), joint_strategy),),
+        noise=1.0,
+        grid=0.5,
+        union=names_of_spaces,
     )
     assert block.coordinates == (4,)
     np.testing.assert_array_equal(undo_factors(block, np.arange(4.0)), np.arange(4.0))
@@ -343,13 +360,13 @@ def test_undo_factors_of_union_returns_coordinates():
 
 def test_total_block_has_no_axes():
     block = Block(attributes=(), factors=(), noise=1.0, grid=0.5)
-    seven = np.full((), 7.0)
+    table = np.full((), 7.0)
     assert (block.sizes, block.coordinates) == ((), ())
-    assert apply_factors(block, seven, lambda s: s.rows) == undo_factors(block, seven) == 7.0
+    assert apply_factors(block, table, lambda s: s.rows) == undo_factors(block, table) == 7.0
     assert block.column_squares() == 1.0
 
 
-def transposed_squares(block):
+def squared_column_norms(block):
     """Return the squared column norms of a block on (a, b, c), computed from its dense rows.
 
     The first factor of the block is on the attributes (c, a), the second on b.

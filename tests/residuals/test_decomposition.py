@@ -110,18 +110,12 @@ def test_pieces_of_all_spaces_sum_to_query(sizes, seed):
     total = np.zeros(sizes)
     for space, piece in pieces.items():
         assert piece.shape == tuple(n - 1 for n in schema.sizes(space))
-        table = piece
-        for axis, name in enumerate(schema.names):
-            if name in space:
-                table = np.moveaxis(
-                    np.tensordot(table, basis(schema[name].size), axes=(axis, 1)), -1, axis
-                )
-            else:
-                table = np.repeat(np.expand_dims(table, axis), schema[name].size, axis=axis)
-        total += table
-    np.testing.assert_allclose(
-        total, query.transpose([names.index(n) for n in schema.names]), atol=1e-12
-    )
+        matrix = np.ones((1, 1))  # maps the coordinates of the space to the cells
+        for name, n in zip(schema.names, sizes, strict=True):
+            matrix = np.kron(matrix, basis(n) if name in space else np.ones((n, 1)))
+        total += (matrix @ piece.ravel()).reshape(sizes)
+    expected = query.transpose([names.index(name) for name in schema.names])
+    np.testing.assert_allclose(total, expected, atol=1e-12)
 
 
 def test_residual_rows_with_centers_match_definition():
@@ -130,15 +124,14 @@ def test_residual_rows_with_centers_match_definition():
     centers = {"a": np.array([0.5, 0.2, 0.3]), "b": np.array([0.7, -0.1, 0.3, 0.1])}
     centers_by_axis = [centers["b"], centers["a"]]
     rows = part.family.rows(part.sizes)
-    full = oracles.group_rows(workload.schema, workload.groups[0])
-    for inside in subsets((0, 1)):
-        space = tuple(sorted(("b", "a")[i] for i in inside))
-        result = residual_rows(rows, part.sizes, inside, centers_by_axis)
-        if len(inside) == 2:  # the part has b first, the schema has a first
+    query_rows = oracles.group_rows(workload.schema, workload.groups[0])
+    for axes in subsets((0, 1)):
+        space = tuple(sorted(("b", "a")[axis] for axis in axes))
+        result = residual_rows(rows, part.sizes, axes, centers_by_axis)
+        if len(axes) == 2:  # the part has b first, the schema has a first
             result = result.reshape(len(rows), 3, 2).transpose(0, 2, 1).reshape(len(rows), 6)
-        np.testing.assert_allclose(
-            result, full @ space_matrix(workload.schema, space, centers), atol=1e-12
-        )
+        expected = query_rows @ space_matrix(workload.schema, space, centers)
+        np.testing.assert_allclose(result, expected, atol=1e-12)
 
 
 # ---- Gram matrices ----
@@ -149,8 +142,7 @@ def test_decompose_terms_sum_to_space_gram(shape):
     workload = SHAPES[shape]()
     parts = decompose(workload)
     for space in subsets(workload.schema.names):
-        expected = expected_gram(workload, space)
-        expected = expected if np.ndim(expected) else np.zeros((1, 1))
+        expected = np.atleast_2d(expected_gram(workload, space))
         if space not in parts.spaces:
             assert np.trace(expected) <= 1e-12, space
             continue
@@ -158,10 +150,9 @@ def test_decompose_terms_sum_to_space_gram(shape):
         sub = parts.subworkloads[number]
         assert sub.sizes == workload.schema.sizes(space)
         assert max(t.coefficient for t in sub.terms) == pytest.approx(1.0)
-        assert all(
-            sorted(a for axes, _ in t.factors for a in axes) == list(range(len(space)))
-            for t in sub.terms
-        )
+        for term in sub.terms:
+            axes_of_factors = sorted(axis for axes, _ in term.factors for axis in axes)
+            assert axes_of_factors == list(range(len(space)))
         gram = scale * sum(dense(t, parts.factors, sub.sizes) for t in sub.terms)
         np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
 
@@ -173,8 +164,8 @@ def test_decompose_with_centers_matches_explicit_gram(shape):
     workload = SHAPES[shape]()
     centers = {}
     for name in workload.schema.names[:2]:
-        raw = RNG.random(workload.schema[name].size) + 0.1
-        centers[name] = raw / raw.sum()
+        weights = RNG.random(workload.schema[name].size) + 0.1
+        centers[name] = weights / weights.sum()
     parts = decompose(workload, Split(centers=centers))
     for space, (number, scale) in parts.spaces.items():
         sub = parts.subworkloads[number]
@@ -224,35 +215,38 @@ def test_decompose_equal_spaces_share_subworkload():
     assert len(parts.spaces) == 1 + 10 + 45 + 120
     assert len(parts.subworkloads) == 4
     assert len(parts.factors) == 1
-    scales = {len(space): set() for space in parts.spaces}
-    for space, (_, scale) in parts.spaces.items():
-        scales[len(space)].add(round(scale, 9))
-    assert [len(s) for s in scales.values()] == [1, 1, 1, 1]
+    scales = {(len(space), round(scale, 9)) for space, (_, scale) in parts.spaces.items()}
+    assert len(scales) == 4  # one scale per number of attributes
 
 
 def test_decompose_different_families_share_no_factor():
     schema = shapes.numeric(5, 5, 5)
     parts = decompose(Workload(schema).add("a", "prefix").add("b", "range").add("c", Width(2)))
-    assert len({parts.spaces[(name,)][0] for name in "abc"}) == 3
+    subworkloads = {number for space, (number, _) in parts.spaces.items() if space}
+    assert len(subworkloads) == 3
     assert len(parts.factors) == 3
 
 
 def test_decompose_proportional_grams_share_factor():
     eye = np.eye(4)
     schema = shapes.numeric(4, 4, 4)
-    parts = decompose(
-        Workload(schema).add("a", Custom(3 * eye)).add("b").add("c", "marginal", weight=5.0)
-    )
+    workload = Workload(schema).add("a", Custom(3 * eye)).add("b")
+    parts = decompose(workload.add("c", "marginal", weight=5.0))
     assert len(parts.factors) == 1
-    assert len({parts.spaces[(name,)][0] for name in "abc"}) == 1
-    base = parts.spaces[("b",)][1]
+    (number_a, scale_a), (number_b, scale_b), (number_c, scale_c) = (
+        parts.spaces[name,] for name in "abc"
+    )
+    assert number_a == number_b == number_c
     # a factor of the rows enters as its square, and a weight once
-    assert parts.spaces[("a",)][1] == pytest.approx(9 * base)
-    assert parts.spaces[("c",)][1] == pytest.approx(5 * base)
-    low = Custom(np.eye(16)[:2]), Custom(7 * np.eye(16)[:2])
-    parts = decompose(Workload(schema).add(("a", "b"), low[0]).add(("b", "c"), low[1]))
-    assert parts.spaces[("a", "b")][0] == parts.spaces[("b", "c")][0]
-    assert parts.spaces[("b", "c")][1] == pytest.approx(49 * parts.spaces[("a", "b")][1])
+    assert scale_a == pytest.approx(9 * scale_b)
+    assert scale_c == pytest.approx(5 * scale_b)
+    low_rank = np.eye(16)[:2]
+    workload = Workload(schema).add(("a", "b"), Custom(low_rank))
+    parts = decompose(workload.add(("b", "c"), Custom(7 * low_rank)))
+    number_ab, scale_ab = parts.spaces["a", "b"]
+    number_bc, scale_bc = parts.spaces["b", "c"]
+    assert number_ab == number_bc
+    assert scale_bc == pytest.approx(49 * scale_ab)
 
 
 def test_merge_terms_joins_terms_on_equal_axes():
@@ -264,21 +258,20 @@ def test_merge_terms_joins_terms_on_equal_axes():
     assert len(sub.terms) == 2
     merged = merge_terms(sub, parts.factors)
     assert len(merged) == 1
-    assembled = scale * gram_on_axes(merged, (0, 1), sub.sizes).dense()
-    np.testing.assert_allclose(assembled, expected_gram(workload, ("a", "b")), atol=1e-10)
+    gram = scale * gram_on_axes(merged, (0, 1), sub.sizes).dense()
+    np.testing.assert_allclose(gram, expected_gram(workload, ("a", "b")), atol=1e-10)
 
 
-PAIRS = ("marginal", "prefix", "range", "circular")
+FAMILIES = ("marginal", "prefix", "range", "circular")
 
 
 def test_merged_factors_merges_like_merge_terms() -> None:
-    schema = shapes.numeric(5, 4, 3)
     rng = np.random.default_rng(7)
-    different = 0
+    partly_merged = 0
     for _ in range(30):
-        workload = Workload(schema)
+        workload = Workload(shapes.numeric(5, 4, 3))
         for _ in range(4):
-            families = {name: str(rng.choice(PAIRS)) for name in "abc"}
+            families = {name: str(rng.choice(FAMILIES)) for name in "abc"}
             workload = workload.add(("a", "b", "c"), families)
         parts = decompose(workload)
         for sub in parts.subworkloads:
@@ -286,8 +279,8 @@ def test_merged_factors_merges_like_merge_terms() -> None:
                 [axes for axes, _ in factors] for _, factors in merge_terms(sub, parts.factors)
             ]
             assert [[axes for axes, _ in factors] for factors in merged_factors(sub)] == expected
-            different += 1 < len(expected) < len(sub.terms)
-    assert different
+            partly_merged += 1 < len(expected) < len(sub.terms)
+    assert partly_merged  # otherwise the workloads are too simple for this test
 
 
 @pytest.mark.parametrize(
@@ -297,15 +290,16 @@ def test_merge_terms_preserves_gram_of_all_terms(shape):
     workload = SHAPES[shape]()
     parts = decompose(workload)
     for space, (number, scale) in parts.spaces.items():
-        if space:
-            sub = parts.subworkloads[number]
-            merged, axes = merge_terms(sub, parts.factors), tuple(range(len(space)))
-            gram = scale * gram_on_axes(merged, axes, sub.sizes).dense()
-            expected = expected_gram(workload, space)
-            np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
-            assert sorted(a for unit in axis_partition(merged, len(space)) for a in unit) == list(
-                axes
-            )
+        if not space:
+            continue
+        sub = parts.subworkloads[number]
+        axes = tuple(range(len(space)))
+        merged = merge_terms(sub, parts.factors)
+        gram = scale * gram_on_axes(merged, axes, sub.sizes).dense()
+        expected = expected_gram(workload, space)
+        np.testing.assert_allclose(gram, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
+        partition = axis_partition(merged, len(space))
+        assert tuple(sorted(axis for unit in partition for axis in unit)) == axes
 
 
 def test_decompose_forty_attributes_has_one_factor():
@@ -317,42 +311,35 @@ def test_decompose_forty_attributes_has_one_factor():
 
 
 def test_plan_rmse_ignores_order_of_groups():
-    one = (
-        Workload(shapes.numeric(4, 3, 2))
-        .add(("a", "b"), {"a": "prefix", "b": "range"})
-        .add(("b", "c"), "affine")
-    )
-    other = (
-        Workload(one.schema)
-        .add(("c", "b"), "affine")
-        .add(("b", "a"), {"a": "prefix", "b": "range"})
-    )
+    schema, families = shapes.numeric(4, 3, 2), {"a": "prefix", "b": "range"}
+    workload = Workload(schema).add(("a", "b"), families).add(("b", "c"), "affine")
+    reordered = Workload(schema).add(("c", "b"), "affine").add(("b", "a"), families)
     budget = Budget(pcost=1.0)
-    assert plan(one, budget).rmse == pytest.approx(plan(other, budget).rmse, rel=1e-6)
+    assert plan(workload, budget).rmse == pytest.approx(plan(reordered, budget).rmse, rel=1e-6)
 
 
-def test_equal_spaces_with_other_centers_or_labels_are_decomposed_separately():
+def test_decompose_other_center_or_label_has_own_subworkload():
     workload = Workload.all_ways(shapes.numeric(4, 4, 4), (1,), "prefix")
-    centers = {"b": np.array([0.4, 0.3, 0.2, 0.1])}
-    for options in ({"split": Split(centers=centers)}, {"labels": {"b": "b"}}):
-        parts = decompose(workload, **options)
-        numbers = [parts.spaces[name,][0] for name in "abc"]
-        assert numbers[0] == numbers[2] != numbers[1]
-        separate = parts.subworkloads[numbers[1]]
-        assert (separate.centers, separate.labels) == (
-            (centers["b"] if "split" in options else None,),
-            (options.get("labels", {}).get("b"),),
-        )
+    center = np.array([0.4, 0.3, 0.2, 0.1])
+    with_center = decompose(workload, split=Split(centers={"b": center}))
+    with_label = decompose(workload, labels={"b": "label"})
+    for parts, expected in (
+        (with_center, ((center,), (None,))),
+        (with_label, ((None,), ("label",))),
+    ):
+        number_a, number_b, number_c = (parts.spaces[name,][0] for name in "abc")
+        assert number_a == number_c != number_b
+        separate = parts.subworkloads[number_b]
+        assert (separate.centers, separate.labels) == expected
 
 
 def test_decompose_reordered_families_match_explicit_gram():
-    families = ("prefix", "range")
     workload = Workload(shapes.numeric(4, 4, 4))
-    for names in (("a", "b"), ("c", "b")):
-        workload = workload.add(names, dict(zip(names, families, strict=True)))
+    workload = workload.add(("a", "b"), {"a": "prefix", "b": "range"})
+    workload = workload.add(("c", "b"), {"c": "prefix", "b": "range"})
     parts = decompose(workload)
-    for space in (("a",), ("b",), ("c",), ("a", "b"), ("b", "c")):
-        number, scale = parts.spaces[space]
+    assert set(parts.spaces) == {(), ("a",), ("b",), ("c",), ("a", "b"), ("b", "c")}
+    for space, (number, scale) in parts.spaces.items():
         terms = parts.subworkloads[number].terms
         gram = sum(t.coefficient * dense(t, parts.factors, (4,) * len(space)) for t in terms)
         expected = expected_gram(workload, space)
@@ -374,39 +361,39 @@ def test_forecast_compares_wide_grams_without_transforms(monkeypatch):
 
 
 def test_grams_of_other_layouts_are_not_compared(monkeypatch):
-    layout, layouts = decomposition._layout, []
+    layout = decomposition._layout
+    calls = []
     monkeypatch.setattr(
-        decomposition, "_layout", lambda factor: layouts.append(factor) or layout(factor)
+        decomposition, "_layout", lambda factor: calls.append(factor) or layout(factor)
     )
     schema = Schema([Attribute.of_size(f"a{n}", n) for n in range(4, 16)])
     workload = Workload(schema)
     for name in schema.names:
         workload = workload.add(name, "prefix").add(name, "range")
-    # one residual Gram per group; every size has another layout
-    assert len(decompose(workload).factors) == 24
-    assert len(layouts) == 24
+    # One residual Gram per group. Every size has another layout, so a Gram is compared with at most
+    # one other.
+    assert len(decompose(workload).factors) == len(workload.groups) == 24
+    assert len(calls) == 24
 
 
 def test_decompose_order_of_attributes_is_irrelevant():
-    schema = Schema([Attribute.of_size(name, n) for name, n in zip("abc", (3, 4, 5), strict=True)])
+    schema = shapes.numeric(3, 4, 5)
     families = {"a": "prefix", "b": "range", "c": "marginal"}
-    one, other = (
+    in_order, reordered = (
         decompose(Workload(schema).add(tuple(names), families)) for names in ("abc", "cab")
     )
-    assert list(one.spaces) == list(other.spaces)
-    for space in one.spaces:
-        grams = [
-            parts.spaces[space][1]
-            * gram_on_axes(
-                merge_terms(parts.of(space), parts.factors),
-                tuple(range(len(space))),
-                parts.of(space).sizes,
-            ).dense()
-            for parts in (one, other)
-            if space
-        ]
-        if space:
-            np.testing.assert_allclose(*grams, rtol=1e-12)
+    assert list(in_order.spaces) == list(reordered.spaces)
+
+    def space_gram(parts, space):
+        number, scale = parts.spaces[space]
+        sub = parts.subworkloads[number]
+        merged = merge_terms(sub, parts.factors)
+        return scale * gram_on_axes(merged, tuple(range(len(space))), sub.sizes).dense()
+
+    for space in filter(None, in_order.spaces):
+        np.testing.assert_allclose(
+            space_gram(in_order, space), space_gram(reordered, space), rtol=1e-12
+        )
 
 
 def test_classification_ends_when_every_class_has_one_space(monkeypatch):

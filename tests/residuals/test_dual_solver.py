@@ -32,15 +32,15 @@ from tests.residuals.problems import (
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_solution_matches_independent_solver(name):
-    low, high = oracles.optimum(cell_gram(name), tolerance=1e-6)
+    lower_bound, upper_bound = oracles.optimum(cell_gram(name), tolerance=1e-6)
     solution = solve(problem_of(name))
     N = residual_basis(PROBLEMS[name][0])
     check_solution(solution, N.T @ cell_gram(name) @ N)
     assert solution.status == "optimal"
     assert solution.gap <= 1e-5
-    assert solution.bound <= high * (1 + 1e-9)
-    assert solution.value >= low * (1 - 1e-8)
-    assert solution.value <= high * (1 + 1e-5)
+    assert solution.bound <= upper_bound * (1 + 1e-9)
+    assert solution.value >= lower_bound * (1 - 1e-8)
+    assert solution.value <= upper_bound * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -48,27 +48,27 @@ def test_solve_random_gram_is_optimal(seed):
     """Many Gram matrices have symmetric starts, zero weights or null directions."""
     rng = np.random.default_rng(seed)
     sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
-    rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
-    c = residual_rows(rows, sizes)
-    solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
-    check_solution(solution, c.T @ c)
-    low, high = oracles.optimum(
-        (c @ residual_basis(sizes).T).T @ (c @ residual_basis(sizes).T), tolerance=1e-5
-    )
+    query_rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
+    residuals = residual_rows(query_rows, sizes)
+    gram = residuals.T @ residuals
+    solution = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=gram)))
+    check_solution(solution, gram)
+    N = residual_basis(sizes)
+    lower_bound, upper_bound = oracles.optimum(N @ gram @ N.T, tolerance=1e-5)
     assert solution.gap <= 1e-4
-    assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-4)
+    assert lower_bound * (1 - 1e-8) <= solution.value <= upper_bound * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("pattern", list(itertools.product([1.0, 4.0], repeat=3)))
+@pytest.mark.parametrize("pattern", list(itertools.product([1.0, 4.0], repeat=3)), ids=str)
 def test_solve_symmetric_start_is_optimal(pattern):
     """On four cells the first step may make two weights and their gradients zero."""
     N = basis(4)
-    gram = N.T @ (Prefix().gram((4,)) + np.diag([*pattern, pattern[0]])) @ N
-    for g in (gram, np.diag(pattern), np.diag(pattern[::-1]) + 0.1):
-        solution = solve(DualProblem(lift=Lift((4,)), factor=Factor(sizes=(4,), matrix=g)))
-        low, high = oracles.optimum(N @ g @ N.T, tolerance=1e-6)
+    prefix_gram = N.T @ (Prefix().gram((4,)) + np.diag([*pattern, pattern[0]])) @ N
+    for gram in (prefix_gram, np.diag(pattern), np.diag(pattern[::-1]) + 0.1):
+        solution = solve(DualProblem(lift=Lift((4,)), factor=Factor(sizes=(4,), matrix=gram)))
+        lower_bound, upper_bound = oracles.optimum(N @ gram @ N.T, tolerance=1e-6)
         assert solution.status == "optimal"
-        assert low * (1 - 1e-8) <= solution.value <= high * (1 + 1e-5)
+        assert lower_bound * (1 - 1e-8) <= solution.value <= upper_bound * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -76,19 +76,18 @@ def test_bound_random_weights_is_below_all_strategies(name):
     """Every weight vector gives a lower bound on the value of every feasible strategy."""
     rng, problem, gram = np.random.default_rng(7), problem_of(name), cell_gram(name)
     N = residual_basis(problem.sizes)
-    values = [solve(problem).value]
+    optimum = solve(problem).value
     for _ in range(20):
         half = rng.standard_normal((len(gram), len(gram))) + 3 * rng.random() * np.eye(len(gram))
         X = N.T @ half.T @ half @ N
         # scale X so that it is feasible: the largest diagonal entry of N X N^T becomes 1
         X = X / np.max(np.einsum("cr,rs,cs->c", N, X, N))
-        values.append(float(np.trace(np.linalg.solve(X, N.T @ gram @ N))))
-    assert min(values) == pytest.approx(values[0], rel=1e-9)
-    for k in range(30):
-        mass = rng.dirichlet(
-            np.full(problem.variables, 0.05 if k % 2 else 3.0)
-        ) * 10.0 ** rng.integers(-3, 4)
-        assert 0 <= problem.bound(mass) <= min(values) * (1 + 1e-9)
+        random_value = float(np.trace(np.linalg.solve(X, N.T @ gram @ N)))
+        assert optimum <= random_value * (1 + 1e-9)
+    for concentration in [3.0, 0.05] * 15:
+        weights = rng.dirichlet(np.full(problem.variables, concentration))
+        scale = 10.0 ** rng.integers(-3, 4)
+        assert 0 <= problem.bound(scale * weights) <= optimum * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -102,45 +101,54 @@ def test_solve_low_rank_rows_has_equal_optimum(name):
 def test_solve_null_directions_are_not_measured():
     solution = solve(problem_of("random of low rank"))
     # 4 queries on a residual space with 9 dimensions
-    assert len(solution.strategy.rows) <= 4 < 9
+    assert len(solution.strategy.rows) <= 4
     assert not solution.strategy.complete
-    one = solve(problem_of("one query"))
-    assert one.strategy.rows.shape == (1, 6)
-    rows = PROBLEMS["one query"][1]
-    piece = rows - rows.mean()
-    assert one.value == pytest.approx(np.max(np.abs(piece)) ** 2, rel=1e-6)
+    one_query_solution = solve(problem_of("one query"))
+    assert one_query_solution.strategy.rows.shape == (1, 6)
+    _, query = PROBLEMS["one query"]
+    residual_query = query - query.mean()
+    expected = np.max(np.abs(residual_query)) ** 2
+    assert one_query_solution.value == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("low_rank", [False, True])
+@pytest.mark.parametrize("low_rank", [False, True], ids=["gram", "rows"])
 # With 1.0 the queries are symmetric, and the problem is solved in blocks. With 1e-4 they are not.
-@pytest.mark.parametrize("least", [1.0, 1e-4])
-def test_strategy_measured_span_matches_decomposition(least, low_rank):
+@pytest.mark.parametrize("scale", [1.0, 1e-4], ids=["symmetric", "asymmetric"])
+def test_strategy_measured_span_matches_decomposition(scale, low_rank):
     sizes = (9, 11)
-    c = residual_rows(pair_rows("affine", *sizes), sizes)
-    c[:3] *= least
-    factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
+    residuals = residual_rows(pair_rows("affine", *sizes), sizes)
+    residuals[:3] *= scale
+    factor = Factor(
+        sizes=sizes, matrix=residuals if low_rank else residuals.T @ residuals, low_rank=low_rank
+    )
     strategy = solve(DualProblem(lift=Lift(sizes), factor=factor)).strategy
-    assert len(strategy.rows) == np.linalg.matrix_rank(c) < strategy.dimension
-    span = replace(strategy, measured=None).span
-    assert strategy.span.shape == span.shape
-    np.testing.assert_allclose(strategy.span @ strategy.span.T, span @ span.T, atol=1e-9)
+    assert len(strategy.rows) == np.linalg.matrix_rank(residuals) < strategy.dimension
+    expected_span = replace(strategy, measured=None).span
+    assert strategy.span.shape == expected_span.shape
+    np.testing.assert_allclose(
+        strategy.span @ strategy.span.T, expected_span @ expected_span.T, atol=1e-9
+    )
     # The last query counts all records, so its residual row is zero and left out.
-    nonzero_rows = c[np.linalg.norm(c, axis=1) > 1e-9]
+    nonzero_rows = residuals[np.linalg.norm(residuals, axis=1) > 1e-9]
     assert not strategy.leaves_span(nonzero_rows).any()
     assert strategy.leaves_span(np.eye(strategy.dimension)).all()
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     list(itertools.combinations(["prefix", "range", "signed", "affine", "one query"], 2)),
 )
-def test_solve_kronecker_gram_is_product_of_optima(one, other):
-    (first, rows), (second, more) = PROBLEMS[one], PROBLEMS[other]
-    sizes, c = first + second, np.kron(residual_rows(rows, first), residual_rows(more, second))
-    full = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
-    parts = [solve(problem_of(one)), solve(problem_of(other))]
-    assert math.prod(p.value for p in parts) == pytest.approx(full.value, rel=2e-5)
-    assert math.prod(p.bound for p in parts) <= full.value * (1 + 1e-9)
+def test_solve_kronecker_gram_is_product_of_optima(first, second):
+    (first_sizes, first_rows), (second_sizes, second_rows) = PROBLEMS[first], PROBLEMS[second]
+    sizes = first_sizes + second_sizes
+    residuals = np.kron(
+        residual_rows(first_rows, first_sizes), residual_rows(second_rows, second_sizes)
+    )
+    factor = Factor(sizes=sizes, matrix=residuals.T @ residuals)
+    product = solve(DualProblem(lift=Lift(sizes), factor=factor))
+    factors = [solve(problem_of(first)), solve(problem_of(second))]
+    assert math.prod(f.value for f in factors) == pytest.approx(product.value, rel=2e-5)
+    assert math.prod(f.bound for f in factors) <= product.value * (1 + 1e-9)
 
 
 def test_subworkload_solver_products_solve_each_factor_once():
@@ -153,14 +161,14 @@ def test_subworkload_solver_products_solve_each_factor_once():
     )
     number, _ = parts.spaces[("a", "b", "c")]
     sub = parts.subworkloads[number]
-    solved = solver.solve(sub)
-    assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
+    solution = solver.solve(sub)
+    assert [len(axes) for axes, _ in solution.factors] == [1, 1, 1]
     assert len(solver.duals) == 3
     gram = gram_on_axes(merge_terms(sub, parts.factors), (0, 1, 2), sub.sizes)
-    full = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
-    assert solved.value == pytest.approx(full.value, rel=1e-5)
-    for other in parts.subworkloads:
-        solver.solve(other)
+    dense_solution = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
+    assert solution.value == pytest.approx(dense_solution.value, rel=1e-5)
+    for subworkload in parts.subworkloads:
+        solver.solve(subworkload)
     assert len(solver.duals) == 3  # one search per factor
 
 
@@ -189,12 +197,12 @@ def test_solve_circulant_gram_is_exact(family, cls):
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
 def test_solve_scaled_gram_scales_value(scale):
     sizes, rows = PROBLEMS["affine and abs"]
-    c = residual_rows(rows, sizes)
-    small = solve(
-        DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c)))
-    )
-    assert small.value == pytest.approx(scale * solve(problem_of("affine and abs")).value, rel=1e-5)
-    assert small.strategy.column_norm <= 1 + 1e-9
+    residuals = residual_rows(rows, sizes)
+    factor = Factor(sizes=sizes, matrix=scale * (residuals.T @ residuals))
+    solution = solve(DualProblem(lift=Lift(sizes), factor=factor))
+    unscaled_value = solve(problem_of("affine and abs")).value
+    assert solution.value == pytest.approx(scale * unscaled_value, rel=1e-5)
+    assert solution.strategy.column_norm <= 1 + 1e-9
 
 
 def test_solve_stopped_search_has_valid_bound():
@@ -206,9 +214,9 @@ def test_solve_stopped_search_has_valid_bound():
     assert stopped.bound <= exact.value <= stopped.value * (1 + 1e-9)
     N = residual_basis((5, 5))
     check_solution(stopped, N.T @ cell_gram("affine and abs") @ N)
-    few = solve(problem, Options(gap=1e-12, evaluations=3))
-    assert few.status not in ("optimal", "")
-    assert few.bound <= exact.value
+    after_three_evaluations = solve(problem, Options(gap=1e-12, evaluations=3))
+    assert after_three_evaluations.status not in ("optimal", "")
+    assert after_three_evaluations.bound <= exact.value
 
 
 def test_maximise_watch_receives_decreasing_gap():
@@ -231,28 +239,28 @@ def test_maximise_passes_on_exception_of_watch():
 @pytest.mark.parametrize("name", ["affine", "two products", "random of low rank", "signed"])
 def test_solution_is_determined_by_weights(name):
     problem = problem_of(name)
-    mass, status = problem.maximise(TIGHT)
-    one, other = problem.solution(mass, status), problem_of(name).solution(mass.copy(), status)
-    np.testing.assert_array_equal(one.strategy.rows, other.strategy.rows)
-    assert one.value == other.value
-    np.testing.assert_allclose(
-        problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6
-    )
+    weights, status = problem.maximise(TIGHT)
+    solution = problem.solution(weights, status)
+    repeated = problem_of(name).solution(weights.copy(), status)
+    np.testing.assert_array_equal(solution.strategy.rows, repeated.strategy.rows)
+    assert solution.value == repeated.value
+    scaled = problem.solution(weights * 1e3, status)
+    np.testing.assert_allclose(scaled.strategy.rows, solution.strategy.rows, atol=1e-6)
 
 
 def test_lift_matches_explicit_matrix():
-    rng = np.random.default_rng(0)
-    for centers in (None, [None, rng.dirichlet(np.ones(4))]):
+    random_center = np.random.default_rng(0).dirichlet(np.ones(4))
+    uniform_centers = [np.full(3, 1 / 3), np.full(4, 1 / 4)]
+    for centers, explicit_centers in (
+        (None, uniform_centers),
+        ([None, random_center], [uniform_centers[0], random_center]),
+    ):
         lift = Lift((3, 4), centers)
-        pis = [np.full(3, 1 / 3), np.full(4, 1 / 4) if centers is None else centers[1]]
-        L = kron(
-            *(
-                basis(n).T @ (np.eye(n) - np.outer(pi, np.ones(n)))
-                for n, pi in zip((3, 4), pis, strict=True)
-            )
-        )
-        np.testing.assert_allclose(lift.rows(np.eye(6)), L, atol=1e-12)
-        np.testing.assert_allclose(lift.table_coordinates(np.eye(12)), L.T, atol=1e-12)
+        # basis(n)^T times the projection that subtracts the center
+        factors = [basis(len(pi)).T @ (np.eye(len(pi)) - pi[:, None]) for pi in explicit_centers]
+        expected = kron(*factors)
+        np.testing.assert_allclose(lift.rows(np.eye(6)), expected, atol=1e-12)
+        np.testing.assert_allclose(lift.table_coordinates(np.eye(12)), expected.T, atol=1e-12)
 
 
 def sums_problem(n, m, kind=DualProblem):
@@ -261,43 +269,48 @@ def sums_problem(n, m, kind=DualProblem):
     return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
 
 
-@pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
-def test_curvature_matches_finite_differences(kind):
-    problem = sums_problem(5, 6, kind)
+@pytest.mark.parametrize("problem_class", [DualProblem, FixedBasisProblem])
+def test_curvature_matches_finite_differences(problem_class):
+    problem = sums_problem(5, 6, problem_class)
     active = np.arange(0, problem.variables, 2)
-    mass = np.random.default_rng(3).uniform(0.5, 1.5, len(active))
+    weights = np.random.default_rng(3).uniform(0.5, 1.5, len(active))
     step = 1e-6
-    by_difference = [
-        (problem.evaluate(mass - e, active)[1] - problem.evaluate(mass + e, active)[1]) / (2 * step)
-        for e in step * np.eye(len(active))
+
+    def gradient(active_weights):
+        return problem.evaluate(active_weights, active)[1]
+
+    differences = [
+        gradient(weights - unit_step) - gradient(weights + unit_step)
+        for unit_step in step * np.eye(len(active))
     ]
-    assert np.allclose(problem.curvature(mass, active), by_difference, rtol=1e-5, atol=1e-7)
+    expected = np.array(differences) / (2 * step)
+    np.testing.assert_allclose(problem.curvature(weights, active), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_maximise_newton_steps_save_evaluations(monkeypatch):
     problem = sums_problem(20, 21)
-    gaps: list[float] = []
-    mass, status = problem.maximise(TIGHT, watch=gaps.append)
+    newton_gaps: list[float] = []
+    weights, status = problem.maximise(TIGHT, watch=newton_gaps.append)
     assert status == "optimal"
-    assert np.count_nonzero(mass) <= sum(len(root) for root in problem.roots)
+    assert np.count_nonzero(weights) <= sum(len(root) for root in problem.roots)
     with monkeypatch.context() as patch:
         patch.setattr(solvers, "MIN_NEWTON_EVALUATIONS", 10**9)
-        slow: list[float] = []
-        other, _ = problem.maximise(TIGHT, watch=slow.append)
-    assert len(gaps) < len(slow) / 2
-    assert problem.bound(mass) == pytest.approx(problem.bound(other), rel=1e-5)
-    assert problem.bound(mass) >= problem.bound(other) * (1 - 1e-9)
-    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001
+        first_order_gaps: list[float] = []
+        first_order_weights, _ = problem.maximise(TIGHT, watch=first_order_gaps.append)
+    assert len(newton_gaps) < len(first_order_gaps) / 2
+    assert problem.bound(weights) == pytest.approx(problem.bound(first_order_weights), rel=1e-5)
+    assert problem.bound(weights) >= problem.bound(first_order_weights) * (1 - 1e-9)
+    assert problem.solution(weights, status).gap <= TIGHT.gap * 1.001
 
 
 def test_maximise_failed_newton_steps_is_optimal(monkeypatch):
     problem = sums_problem(9, 10)
 
-    def refused(*_):
-        raise np.linalg.LinAlgError("planted")
+    def fail(*_):
+        raise np.linalg.LinAlgError("singular")
 
     monkeypatch.setattr(solvers, "MIN_NEWTON_EVALUATIONS", 1)
-    monkeypatch.setattr(DualProblem, "curvature", refused)
-    mass, status = problem.maximise(TIGHT)
+    monkeypatch.setattr(DualProblem, "curvature", fail)
+    weights, status = problem.maximise(TIGHT)
     assert status == "optimal"
-    assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001
+    assert problem.solution(weights, status).gap <= TIGHT.gap * 1.001

@@ -68,6 +68,14 @@ def dense_root(space, weights):
     return np.sqrt(values).sum(), (vectors**2) @ np.sqrt(values) / weights
 
 
+def prefix_rows(space):
+    """Return the prefixes in the space as rows: entry (k, i) is 1[k >= i] - Pi_k.
+
+    Pi is the cumulative center.
+    """
+    return np.tri(space.dimension, space.cells) - space.cumulative[:, None]
+
+
 def differences(space, first, last):
     """Return the coefficients of ranges as differences of two prefixes, shape (ranges, dimension).
 
@@ -84,10 +92,12 @@ def differences(space, first, last):
 
 @pytest.mark.parametrize("ratio", [1.0, 2.0, 1e6, 1e18, 1e26])
 def test_quadrature_gives_inverse_square_root(ratio):
-    s, w = inverse_root_quadrature(1e-3, 1e-3 * ratio)
-    t = np.geomspace(1e-3, 1e-3 * ratio, 500)
-    sums = (w / (t[:, None] + s)).sum(axis=1)
-    np.testing.assert_allclose(sums * np.sqrt(t), 1.0, rtol=1e-10)
+    """The sum of w / (x + s) over nodes s with weights w is nearly 1 / sqrt(x)."""
+    smallest, largest = 1e-3, 1e-3 * ratio
+    nodes, weights = inverse_root_quadrature(smallest, largest)
+    x = np.geomspace(smallest, largest, 500)
+    sums = (weights / (x[:, None] + nodes)).sum(axis=1)
+    np.testing.assert_allclose(sums * np.sqrt(x), 1.0, rtol=1e-10)
 
 
 def test_interval_gram_equals_sum_of_families():
@@ -112,7 +122,8 @@ def test_interval_space_of_bad_input_is_refused():
         gram + IntervalGram(cells=5, prefix=1.0)
     with pytest.raises(ValueError, match="2"):
         IntervalGram(cells=1, prefix=1.0)
-    for center in (np.ones(4), np.ones(3) / 3, np.array([np.nan, 1, 0, 0])):
+    sum_of_4, three_cells, with_nan = np.ones(4), np.ones(3) / 3, np.array([np.nan, 1, 0, 0])
+    for center in (sum_of_4, three_cells, with_nan):
         with pytest.raises(ValueError, match="center"):
             IntervalSpace(gram=gram, center=center)
     with pytest.raises(ValueError, match="center"):
@@ -123,8 +134,7 @@ def test_interval_space_of_bad_input_is_refused():
 @pytest.mark.parametrize("mix", MIXES)
 def test_difference_gram_equals_cell_gram(mix, with_total):
     space = space_of(7, mix, with_total, seed=1)
-    # C has the entries 1[k >= i] - Pi_k, where Pi is the cumulative center
-    C = np.tri(7).T[:, : space.dimension].T - space.cumulative[:, None]
+    C = prefix_rows(space)
     G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
     np.testing.assert_allclose(C.T @ G @ C, space.dense(), rtol=1e-10, atol=1e-9)
     np.testing.assert_allclose(space.cell_traces(), np.diag(space.dense()), rtol=1e-10)
@@ -135,7 +145,8 @@ def test_difference_gram_equals_cell_gram(mix, with_total):
 @pytest.mark.parametrize("mix", MIXES)
 def test_evaluation_equals_dense_eigendecomposition(mix, with_total, cells):
     space, weights = space_of(cells, mix, with_total, seed=cells), random_weights(cells)
-    solution, (trace, norms) = evaluate(space, weights), dense_root(space, weights)
+    trace, norms = dense_root(space, weights)
+    solution = evaluate(space, weights)
     assert solution.trace == pytest.approx(trace, rel=1e-9)
     np.testing.assert_allclose(solution.norms, norms, rtol=1e-9, atol=1e-9 * trace)
 
@@ -143,14 +154,14 @@ def test_evaluation_equals_dense_eigendecomposition(mix, with_total, cells):
 @pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
 def test_norms_are_twice_derivative_of_trace(mix, with_total):
-    """The derivative of the trace with respect to the weights is half the norms."""
     space, weights = space_of(30, mix, with_total, seed=2), random_weights(30)
     direction = np.random.default_rng(3).standard_normal(30)
     direction -= direction.mean()
     step = 1e-5 * direction / np.abs(direction).max() / 30
-    ends = [evaluate(space, weights + sign * step).trace for sign in (1.0, -1.0)]
-    slope = evaluate(space, weights).norms @ step
-    assert ends[0] - ends[1] == pytest.approx(slope, rel=1e-6, abs=1e-9 * ends[0])
+    above, below = evaluate(space, weights + step).trace, evaluate(space, weights - step).trace
+    # The traces are two steps apart, and the derivative is half the norms.
+    expected = evaluate(space, weights).norms @ step
+    assert above - below == pytest.approx(expected, rel=1e-6, abs=1e-9 * above)
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -158,12 +169,14 @@ def test_center_gradient_equals_finite_differences(mix):
     space, weights = space_of(30, mix, seed=4), random_weights(30)
     direction = np.random.default_rng(5).standard_normal(30)
     direction -= direction.mean()
-    ends = [
-        evaluate(IntervalSpace(gram=space.gram, center=space.pi + step * direction), weights).trace
-        for step in (1e-6, -1e-6)
-    ]
+    step = 1e-6 * direction
+
+    def trace(center):
+        return evaluate(IntervalSpace(gram=space.gram, center=center), weights).trace
+
+    above, below = trace(space.pi + step), trace(space.pi - step)
     slope = evaluate(space, weights).center_gradient() @ direction
-    assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(slope, rel=1e-6, abs=1e-7 * ends[0])
+    assert (above - below) / 2e-6 == pytest.approx(slope, rel=1e-6, abs=1e-7 * above)
 
 
 @pytest.mark.parametrize("with_total", [False, True])
@@ -175,12 +188,12 @@ def test_cells_of_weight_zero_keep_accuracy(with_total):
     P = np.eye(60) - (0.0 if with_total else np.outer(space.pi, np.ones(60)))
     # The trace is the sum of the singular values of the weighted query rows. Eigenvalues of their
     # Gram matrix would be less precise: small ones are only rounding errors.
-    values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
-    _, singular, V = np.linalg.svd(values, full_matrices=False)
-    assert solution.trace == pytest.approx(singular.sum(), rel=1e-10)
-    others = np.flatnonzero(weights)
-    norms = (singular @ V**2 / solution.dual)[others]
-    np.testing.assert_allclose(solution.norms[others], norms, rtol=1e-9)
+    weighted_rows = Range().rows((60,)) @ P * np.sqrt(solution.dual)
+    _, singular_values, V = np.linalg.svd(weighted_rows, full_matrices=False)
+    assert solution.trace == pytest.approx(singular_values.sum(), rel=1e-10)
+    positive_cells = np.flatnonzero(weights)
+    norms = (singular_values @ V**2 / solution.dual)[positive_cells]
+    np.testing.assert_allclose(solution.norms[positive_cells], norms, rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -238,20 +251,22 @@ def test_search_of_extreme_problem_proves_gap(seed):
     """Families have weights from 1e-6 to 1e6; centers are extreme, some with negative cells."""
     rng = np.random.default_rng(seed)
     cells = int(rng.choice([2, 3, 4, 7, 20, 100, 400]))
-    names = [k for k in ("marginal", "prefix", "suffix", "ranges") if rng.random() < 0.5]
-    weights = {name: 10.0 ** rng.uniform(-6, 6) for name in names or ["prefix"]}
-    ends = np.zeros(cells)
-    ends[[0, -1]] = 0.5
+    families = [k for k in ("marginal", "prefix", "suffix", "ranges") if rng.random() < 0.5]
+    weights = {family: 10.0 ** rng.uniform(-6, 6) for family in families or ["prefix"]}
+    two_ends = np.zeros(cells)
+    two_ends[[0, -1]] = 0.5
     signed = rng.standard_normal(cells)
     centers = [
         None,
         np.eye(cells)[rng.integers(cells)],
-        ends,
+        two_ends,
         signed + (1.0 - signed.sum()) / cells,
         rng.dirichlet(np.full(cells, 0.1)),
     ]
     gram = IntervalGram(cells=cells, **weights)
-    solution = solve(IntervalSpace(gram=gram, center=centers[seed % 5], whole=seed % 10 == 5))
+    # Every tenth space includes the total; its center is uniform.
+    space = IntervalSpace(gram=gram, center=centers[seed % 5], whole=seed % 10 == 5)
+    solution = solve(space)
     assert solution.gap <= 5e-7
     assert solution.evaluations <= 200
 
@@ -261,9 +276,9 @@ def test_search_stops_at_limits():
     assert solve(space, evaluations=3).evaluations == 3
     late = solve(space, deadline=planning_time() - 1.0)
     assert late.evaluations == 1
-    assert late.value >= solve(space).value
-    warm = solve(space, start=solve(space).dual)
-    assert warm.evaluations == 1
+    solution = solve(space)
+    assert late.value >= solution.value
+    assert solve(space, start=solution.dual).evaluations == 1
 
 
 @pytest.mark.parametrize("with_total", [False, True])
@@ -277,10 +292,10 @@ def test_variances_equal_dense_covariance(cells, mix, with_total, monkeypatch):
     G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
     assert np.trace(G @ covariance) == pytest.approx(solution.value, rel=1e-9)
     first, last = np.triu_indices(cells)
-    cell, none = np.arange(cells), np.zeros(cells, int)
+    cell, first_cell = np.arange(cells), np.zeros(cells, int)
     for variances, rows in (
         (solution.cell_variances(), differences(space, cell, cell)),
-        (solution.prefix_variances(), differences(space, none, cell)),
+        (solution.prefix_variances(), differences(space, first_cell, cell)),
         (solution.range_variances(first, last), differences(space, first, last)),
     ):
         expected = np.einsum("rk,kl,rl->r", rows, covariance, rows)
@@ -294,8 +309,7 @@ def test_strategy_has_unit_sensitivity_and_inverts(mix, with_total):
     solution = evaluate(space, random_weights(40))
     rows, reconstruction = solution.strategy()
     assert (rows**2).sum(axis=0).max() == pytest.approx(1.0, rel=1e-9)
-    C = np.tri(40).T[:, : space.dimension].T - space.cumulative[:, None]
-    np.testing.assert_allclose(reconstruction @ rows, C, atol=1e-8)
+    np.testing.assert_allclose(reconstruction @ rows, prefix_rows(space), atol=1e-8)
     covariance = solution.covariance()
     np.testing.assert_allclose(
         reconstruction @ reconstruction.T, covariance, atol=1e-9 * covariance.max()
@@ -311,8 +325,9 @@ def test_strategy_of_too_many_cells_is_refused():
 @pytest.mark.parametrize("mix", ["prefix and total", "range and total", "all four"])
 def test_total_covariances_equal_dense_covariance(mix):
     solution = evaluate(space_of(9, mix, with_total=True), random_weights(9))
-    cells = np.eye(9) - np.eye(9, k=-1)
-    expected = cells @ solution.covariance()[:, -1]
+    # a cell is the difference of two prefixes; the last prefix is the total
+    cells_from_prefixes = np.eye(9) - np.eye(9, k=-1)
+    expected = cells_from_prefixes @ solution.covariance()[:, -1]
     np.testing.assert_allclose(solution.total_covariances(), expected, rtol=1e-8, atol=1e-10)
 
 
@@ -321,11 +336,11 @@ def test_total_covariances_on_residual_space_are_refused():
         solve(space_of(5, "prefix")).total_covariances()
 
 
-@pytest.mark.parametrize("center", [None, "first cell"])
+@pytest.mark.parametrize("center", ["uniform", "first cell"])
 @pytest.mark.parametrize("family", ["prefix", "range"])
 def test_narrow_intervals_start_from_weights_without_matrices(monkeypatch, family, center):
     part = Workload(numeric(40)).add("a", family).groups[0].parts[0]
-    pi = None if center is None else np.eye(40)[0] * 0.5 + 0.5 / 40
+    pi = None if center == "uniform" else np.eye(40)[0] * 0.5 + 0.5 / 40
     search = Search(factor=DeferredFactor(part, None), centers=(pi,), options=Options(gap=1e-6))
     gaps = []
     expected = search.run(watch=gaps.append)
@@ -334,6 +349,7 @@ def test_narrow_intervals_start_from_weights_without_matrices(monkeypatch, famil
     gaps.clear()
     result = search.run(watch=gaps.append)
     assert not gaps  # the weights prove the gap, so there is no search with matrices
-    assert (result.status, len(result.dual)) == ("optimal", len(expected.dual))
+    assert result.status == "optimal"
+    assert len(result.dual) == len(expected.dual)
     assert result.value == pytest.approx(expected.value, rel=4e-6)
     assert result.gap <= 1e-6

@@ -29,19 +29,20 @@ OPERATORS = {
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_operator_acts_like_its_array(name, transposed):
-    matrix = OPERATORS[name].T if transposed else OPERATORS[name]
-    dense, rng = np.asarray(OPERATORS[name]), np.random.default_rng(0)
-    dense = dense.T if transposed else dense
+    matrix, dense = OPERATORS[name], np.asarray(OPERATORS[name])
+    if transposed:
+        matrix, dense = matrix.T, dense.T
+    rng = np.random.default_rng(0)
+    tensor = rng.standard_normal((2, 5, len(dense)))
+    columns = rng.standard_normal((dense.shape[1], 3))
     assert matrix.shape == dense.shape
     assert len(matrix) == len(dense)
-    tensor = rng.standard_normal((2, 5, len(dense)))
-    column = rng.standard_normal((dense.shape[1], 3))
     np.testing.assert_allclose(tensor @ matrix, tensor @ dense, atol=1e-12)
-    np.testing.assert_allclose(matrix @ column, dense @ column, atol=1e-12)
+    np.testing.assert_allclose(matrix @ columns, dense @ columns, atol=1e-12)
     np.testing.assert_allclose(2.0 * matrix**2, 2.0 * dense**2)
     np.testing.assert_allclose(matrix[:, 1:3], dense[:, 1:3])
-    both = contract(tensor, [np.ones((5, 2)), matrix], 1)
-    np.testing.assert_allclose(both, contract(tensor, [np.ones((5, 2)), dense], 1), atol=1e-12)
+    contracted, expected = (contract(tensor, [np.ones((5, 2)), m], 1) for m in (matrix, dense))
+    np.testing.assert_allclose(contracted, expected, atol=1e-12)
 
 
 def test_cosine_matrix_equals_basis():
@@ -96,13 +97,14 @@ def test_marginal_strategy_methods_equal_matrices(cells):
     np.testing.assert_allclose(strategy.column_costs("laplace"), np.abs(rows).sum(axis=0))
     assert strategy.column_norm == pytest.approx(1.0)
     np.testing.assert_allclose(strategy.column_gram(), rows.T @ rows, atol=1e-12)
-    squares, square, products = strategy.column_products(np.arange(cells), 0)
+    squares, first_square, products = strategy.column_products(np.arange(cells), 0)
     np.testing.assert_allclose(squares, (rows**2).sum(axis=0))
-    assert square == pytest.approx(squares[0])
+    assert first_square == pytest.approx(squares[0])
     np.testing.assert_allclose(products, rows.T @ rows[:, 0], atol=1e-12)
     assert strategy.rank == cells - 1
     part = Part(axes=(0,), family=Range(), sizes=(cells,))
-    expected = Range().quadratic((cells,), basis(cells) @ pinv @ pinv.T @ basis(cells).T)
+    covariance_of_cells = basis(cells) @ pinv @ pinv.T @ basis(cells).T
+    expected = Range().quadratic((cells,), covariance_of_cells)
     np.testing.assert_allclose(strategy.query_variances(part), expected, atol=1e-9)
 
 
@@ -110,13 +112,14 @@ def test_rounding_error_stays_below_rounding_terms():
     """Sums in single precision have errors far above those of doubles, and below the same bound."""
     strategy, rng = marginal_strategy(4000), np.random.default_rng(0)
     table = rng.random((20, 4000)) ** 8
-    exact = table @ strategy.rows.T
     rows = strategy.rows
-    single = ReflectedRows(
+    exact = table @ rows.T
+    single_precision_rows = ReflectedRows(
         cells=4000,
         one=np.float32(rows.one),
         others=np.float32(rows.others),
         last=np.float32(rows.last),
     )
-    errors = np.linalg.norm(table.astype(np.float32) @ single.T - exact, axis=1)
-    assert (errors <= strategy.rounding_terms * 2.0**-24 * table.sum(axis=1)).all()
+    errors = np.linalg.norm(table.astype(np.float32) @ single_precision_rows.T - exact, axis=1)
+    unit_roundoff = 2.0**-24  # of single precision
+    assert (errors <= strategy.rounding_terms * unit_roundoff * table.sum(axis=1)).all()

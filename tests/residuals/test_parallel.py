@@ -123,12 +123,8 @@ def test_plan_dask_cluster_is_equal_or_refused(serial, processes, sent_tasks):
 
 
 def test_engine_uses_public_joblib_names_only():
-    engine_files = Path(parallel.__file__).parents[1].rglob("*.py")
-    assert not [
-        path
-        for path in engine_files
-        if re.search(r"joblib\._|from joblib import _", path.read_text("utf-8"))
-    ]
+    for file in Path(parallel.__file__).parents[1].rglob("*.py"):
+        assert not re.search(r"joblib\._|from joblib import _", file.read_text("utf-8")), file
 
 
 def test_plan_with_two_workers_is_equal(serial, sent_tasks):
@@ -158,31 +154,31 @@ def test_plan_with_one_worker_collects_no_searches(monkeypatch):
 def test_plan_cached_searches_are_not_sent(sent_tasks, monkeypatch, tmp_path):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", str(tmp_path))
     first = plan(workload(), BUDGET, workers=2)
-    sent = len(sent_tasks)
-    assert sent > 10
+    assert len(sent_tasks) > 10
+    sent_tasks.clear()
     assert plan(workload(), BUDGET, workers=2).to_json() == first.to_json()
-    assert len(sent_tasks) == sent
+    assert not sent_tasks
     plan(workload().add(("a", "b"), "abs"), BUDGET, workers=2)
-    assert 0 < len(sent_tasks) - sent < 6
+    assert 0 < len(sent_tasks) < 6
 
 
 def test_workers_for_returns_number_of_workers():
     cores = joblib.cpu_count()
-    # arguments: seconds of all tasks, tasks, bytes per worker, memory limit, requested workers
-    # a single task needs no workers
-    assert workers_for(100.0, 1, 1.0, 1e9, None) == 0
-    # the tasks are too short to start workers
-    assert workers_for(1.0, 50, 1.0, 1e9, None) == 0
-    assert workers_for(100.0, 50, 1.0, 1e9, 1) == 0
-    assert workers_for(0.0, 50, 1.0, 1e9, 7) == 7
-    # the memory suffices for only one worker
-    assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0
-    assert workers_for(100.0, 50, 1.0, 1e9, None) == (cores if cores > 1 else 0)
+
+    def workers(seconds=100.0, tasks=50, bytes_per_worker=1.0, requested=None):
+        return workers_for(seconds, tasks, bytes_per_worker, 1e9, requested)  # limit of 1 GB
+
+    assert workers() == (cores if cores > 1 else 0)
+    assert workers(tasks=1) == 0
+    assert workers(seconds=1.0) == 0  # the tasks are too short to start workers
+    assert workers(requested=1) == 0
+    assert workers(seconds=0.0, requested=7) == 7
+    assert workers(bytes_per_worker=0.6e9) == 0  # the memory suffices for only one worker
     assert not is_configured()
     for setting in ({"backend": "threading"}, {"n_jobs": 2}, {"backend": "loky", "n_jobs": 1}):
         with joblib.parallel_config(**setting):
             assert is_configured()
-            assert workers_for(0.0, 50, 1.0, 1e9, None) == (None if "n_jobs" in setting else -1)
+            assert workers(seconds=0.0) == (None if "n_jobs" in setting else -1)
 
 
 def test_progress_is_reported_during_parallel_searches():
@@ -192,10 +188,10 @@ def test_progress_is_reported_during_parallel_searches():
         reports.append((fraction, text))
 
     plan(workload(), BUDGET, cache=False, workers=2, progress=progress)
-    fractions = [f for f, _ in reports]
-    assert any("in parallel" in text for _, text in reports)
-    assert fractions[-1] == 1.0
-    assert 0.0 < max(f for f, text in reports if "in parallel" in text) <= 0.9
+    parallel_fractions = [fraction for fraction, text in reports if "in parallel" in text]
+    assert 0.0 < max(parallel_fractions) <= 0.9
+    last_fraction, _ = reports[-1]
+    assert last_fraction == 1.0
 
 
 def endless_searches(count):
@@ -213,11 +209,11 @@ def endless_searches(count):
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 def test_search_all_cancelled_ends_searches_not_pool(backend):
-    started = []
+    report_times = []
 
     def cancel_soon(done):
-        started.append(time.monotonic())
-        if started[-1] - started[0] > 0.3:
+        report_times.append(time.monotonic())
+        if report_times[-1] - report_times[0] > 0.3:
             raise Cancelled("enough")
 
     with joblib.parallel_config(backend, n_jobs=2):
@@ -246,24 +242,25 @@ def test_plan_progress_false_cancels_searches():
 def test_workers_end_with_parent_process(tmp_path):
     import subprocess
 
-    script = (
-        "import numpy as np\nfrom tests.residuals.test_parallel import endless_searches\nfrom"
-        " engine.residuals.parallel import search_all\nlist(search_all(endless_searches(4), 2,"
-        " np.inf, lambda done: print('ready', flush=True)))\n"
-    )
+    script = """
+import numpy as np
+from tests.residuals.test_parallel import endless_searches
+from engine.residuals.parallel import search_all
+list(search_all(endless_searches(4), 2, np.inf, lambda done: print('ready', flush=True)))
+"""
     process = subprocess.Popen(
         [sys.executable, "-c", script],
         stdout=subprocess.PIPE,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert process.stdout.readline() == b"ready\n"
-    family: list[psutil.Process] = []
-    while sum(child.cpu_times().user > 1.5 for child in family) < 2:  # both workers search
+    descendants: list[psutil.Process] = []
+    while sum(child.cpu_times().user > 1.5 for child in descendants) < 2:  # both workers search
         time.sleep(0.05)
-        family = psutil.Process(process.pid).children(recursive=True)
+        descendants = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    until(lambda: not any(map(_is_running, family)), words=family)
+    until(lambda: not any(map(_is_running, descendants)), words=descendants)
 
 
 def _is_running(process):
@@ -294,10 +291,10 @@ def test_plan_time_limit_stops_workers():
 
 
 def test_search_all_worker_error_is_raised(monkeypatch):
-    def broken(*args):
+    def fail(*args):
         raise ValueError("singular")
 
-    monkeypatch.setattr(Search, "run", broken)
+    monkeypatch.setattr(Search, "run", fail)
     search = Search(
         factor=Factor(sizes=(4, 4), matrix=np.ones((2, 9)), low_rank=True), centers=(None, None)
     )

@@ -50,21 +50,25 @@ def test_published_rows_have_printed_query_counts():
     assert queries["[10]^40 abs"] == 8_200
     assert queries["[50]^40 range"] == 1_268_038_500
     assert queries["[50]^40 circular"] == 4_875_100_000
-    # numbers of attributes of the three schemas
-    assert [sum(map(len, SCHEMAS[name])) for name in ("Adult", "CPS", "Loans")] == [14, 5, 12]
+    attributes = {name: sum(map(len, SCHEMAS[name])) for name in ("Adult", "CPS", "Loans")}
+    assert attributes == {"Adult": 14, "CPS": 5, "Loans": 12}
 
 
 @pytest.mark.parametrize("n", [10, 20, 30, 40, 50])
 def test_marginals_rmse_matches_closed_form(n):
     """Equal noise within a residual space is optimal for marginals."""
-    total = 40 / n + 780 / n**2
+    pairs = math.comb(40, 2)
+    # sums of the variances of all queries at unit noise, per residual space: the total, the space
+    # of one attribute and the space of one pair
+    total = 40 / n + pairs / n**2
     single = (1 + 39 / n) * (n - 1) ** 2 / n
     double = ((n - 1) ** 2 / n) ** 2
-    roots = math.sqrt(total) + 40 * math.sqrt(single) + 780 * math.sqrt(double)
+    sum_of_roots = math.sqrt(total) + 40 * math.sqrt(single) + pairs * math.sqrt(double)
+    queries = 40 * n + pairs * n**2
     schema = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
     workload = Workload.all_ways(schema, (1, 2), "marginal")
     result = plan(workload, Budget(pcost=1.0))
-    assert result.rmse == pytest.approx(roots / math.sqrt(40 * n + 780 * n * n), rel=1e-5)
+    assert result.rmse == pytest.approx(sum_of_roots / math.sqrt(queries), rel=1e-5)
 
 
 def test_residual_pieces_match_example_of_paper():
@@ -79,16 +83,17 @@ def test_residual_pieces_match_example_of_paper():
     result = plan(Workload(schema).add(("answer", "letter")), Budget(pcost=1.0))
     pieces = result.query_pieces(("answer", "letter"), query)
     assert set(pieces) == {(), ("answer",), ("letter",), ("answer", "letter")}
-    N, M = basis(2), basis(3)
+    answer_basis, letter_basis = basis(2), basis(3)
     assert float(pieces[()]) == pytest.approx(1 / 2)
-    np.testing.assert_allclose(N @ pieces[("answer",)], [1 / 6, -1 / 6], atol=1e-14)
-    np.testing.assert_allclose(M @ pieces[("letter",)], [-1 / 2, 0, 1 / 2], atol=1e-14)
-    both = N @ pieces[("answer", "letter")] @ M.T
-    np.testing.assert_allclose(both, [[-1 / 6, 1 / 3, -1 / 6], [1 / 6, -1 / 3, 1 / 6]], atol=1e-14)
-    swapped = result.query_pieces(("letter", "answer"), np.transpose(query))
+    np.testing.assert_allclose(answer_basis @ pieces[("answer",)], [1 / 6, -1 / 6], atol=1e-14)
+    np.testing.assert_allclose(letter_basis @ pieces[("letter",)], [-1 / 2, 0, 1 / 2], atol=1e-14)
+    pair_piece = answer_basis @ pieces[("answer", "letter")] @ letter_basis.T
     np.testing.assert_allclose(
-        swapped[("answer", "letter")], pieces[("answer", "letter")], atol=1e-14
+        pair_piece, [[-1 / 6, 1 / 3, -1 / 6], [1 / 6, -1 / 3, 1 / 6]], atol=1e-14
     )
+    swapped = result.query_pieces(("letter", "answer"), np.transpose(query))
+    pair = ("answer", "letter")
+    np.testing.assert_allclose(swapped[pair], pieces[pair], atol=1e-14)
 
 
 def test_marginal_of_one_attribute_has_unit_variances():
@@ -107,7 +112,7 @@ def test_total_variance_is_inverse_budget():
 
 
 def test_benchmark_row_matches_published_numbers():
-    row = next(r for r in ROWS if str(r) == "CPS <=3-way")
+    (row,) = (r for r in ROWS if str(r) == "CPS <=3-way")
     result = measure(row)
     assert result["queries"] == 79_719
     assert result["ours"] == pytest.approx(row.optimum, rel=2e-4)

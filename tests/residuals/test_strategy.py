@@ -28,12 +28,17 @@ RNG = np.random.default_rng(11)
     ("rank", "dimension"), [(1, 1), (1, 6), (2, 7), (7, 7), (12, 40), (150, 150)]
 )
 def test_canonical_rotation_depends_on_span_only(rank: int, dimension: int) -> None:
-    directions = ortho_group.rvs(dimension, random_state=RNG)[:rank] if dimension > 1 else np.eye(1)
-    rotated = (ortho_group.rvs(rank, random_state=RNG) if rank > 1 else -np.eye(1)) @ directions
-    one, other = (canonical_rotation(d) @ d for d in (directions, rotated))
-    np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-10)
-    np.testing.assert_allclose(one @ one.T, np.eye(rank), rtol=0.0, atol=1e-12)
-    np.testing.assert_allclose(one.T @ one, directions.T @ directions, rtol=0.0, atol=1e-12)
+    def random_rotation(order: int) -> Array:
+        return ortho_group.rvs(order, random_state=RNG) if order > 1 else -np.eye(1)
+
+    directions = random_rotation(dimension)[:rank]
+    rotated_directions = random_rotation(rank) @ directions
+    canonical = canonical_rotation(directions) @ directions
+    canonical_rotated = canonical_rotation(rotated_directions) @ rotated_directions
+    np.testing.assert_allclose(canonical, canonical_rotated, rtol=0.0, atol=1e-10)
+    np.testing.assert_allclose(canonical @ canonical.T, np.eye(rank), rtol=0.0, atol=1e-12)
+    projection = directions.T @ directions
+    np.testing.assert_allclose(canonical.T @ canonical, projection, rtol=0.0, atol=1e-12)
 
 
 def test_canonical_rotation_has_stored_values() -> None:
@@ -59,16 +64,17 @@ def strategy(family: str = "prefix", size: int = 6) -> Strategy:
 def test_strategy_rows_ignore_choice_of_eigenvectors(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, original = strategy(family), scipy.linalg.eigh
+    expected = strategy(family)
+    eigh = scipy.linalg.eigh
 
     def rotated_eigh(matrix: Array, **options: bool) -> tuple[Array, Array]:
-        values, vectors = original(matrix, **options)
+        """Return other eigenvectors of equal eigenvalues, with random signs."""
+        values, vectors = eigh(matrix, **options)
         for value in np.unique(values.round(9)):
             equal = np.abs(values - value) <= 1e-8
-            if equal.sum() > 1:
-                vectors[:, equal] = vectors[:, equal] @ ortho_group.rvs(
-                    int(equal.sum()), random_state=RNG
-                )
+            multiplicity = int(equal.sum())
+            if multiplicity > 1:
+                vectors[:, equal] @= ortho_group.rvs(multiplicity, random_state=RNG)
         return values, vectors * RNG.choice([-1.0, 1.0], len(values))
 
     monkeypatch.setattr(scipy.linalg, "eigh", rotated_eigh)
@@ -93,18 +99,18 @@ def test_by_rows_rotated_rows_are_equivalent() -> None:
 def test_by_rows_other_rows_is_none() -> None:
     original = strategy()
     rows = ortho_group.rvs(len(original.rows), random_state=RNG) @ original.rows
-    other = rows.copy()
-    other[0, 0] += 1e-3
-    for wrong in (
+    one_changed_entry = rows.copy()
+    one_changed_entry[0, 0] += 1e-3
+    for other_rows in (
         2.0 * rows,
         (1.0 + 1e-4) * rows,
         rows[1:],
         rows[:, 1:],
-        other,
+        one_changed_entry,
         rows * np.nan,
         rows - 1.0,
     ):
-        assert original.by_rows(wrong) is None
+        assert original.by_rows(other_rows) is None
     stretched = np.diag([2.0, *[1.0] * (len(rows) - 1)]) @ rows
     assert original.by_rows(stretched) is None
     part = replace(original, rows=original.rows[:2], pinv=original.pinv[:, :2])
@@ -133,29 +139,31 @@ def adverse_rows(cells: int) -> Array:
 
 @pytest.mark.parametrize("cells", [3, 64, 65, 128, 129, 945, 4_096])
 def test_rounding_terms_bound_adverse_sums(cells: int) -> None:
-    """The bound holds for terms in the worst order, and no bound two terms lower does."""
+    """The bound holds for terms in the worst order, and no bound three terms lower does."""
     row = adverse_rows(cells)
     strategy = Strategy(sizes=(cells,), rows=row.astype(object), pinv=row.T, complete=False)
     (answer,) = sums_one_by_one(strategy.answer_rows.T, [1.0] * cells)
     exact = sum(map(Fraction, row[0].tolist()))
-    error = abs(Fraction(answer) - exact) / exact / Fraction(1, 2**53)
+    unit_roundoff = Fraction(1, 2**53)
+    error = abs(Fraction(answer) - exact) / exact / unit_roundoff
     terms = strategy.rounding_terms
-    assert terms - 3 < error <= terms / (1 - Fraction(terms, 2**53))
+    assert terms - 3 < error <= terms / (1 - terms * unit_roundoff)
 
 
 @pytest.mark.parametrize("cells", [65, 945, 4_096])
 def test_rounding_terms_bound_sums_of_small_entries(cells: int) -> None:
     """A sum cell by cell loses every entry but the first, which is more than the bound."""
-    row = np.full((1, cells), 2.0**-53)
+    unit_roundoff = Fraction(1, 2**53)
+    row = np.full((1, cells), float(unit_roundoff))
     row[0, 0] = 1.0
     strategy = Strategy(sizes=(cells,), rows=row.astype(object), pinv=row.T, complete=False)
     exact = sum(map(Fraction, row[0].tolist()))
     block = Block(attributes=("a",), factors=(((0,), strategy),), noise=1.0, grid=1.0)
     # arrays of Python numbers are added in their order
     (answer,) = strategy_answers(block, np.array([1.0] * cells, object)).tolist()
-    assert abs(Fraction(answer) - exact) <= exact * strategy.rounding_terms * Fraction(1, 2**53)
+    assert abs(Fraction(answer) - exact) <= exact * strategy.rounding_terms * unit_roundoff
     (cell_by_cell,) = sums_one_by_one(strategy.rows.T, [1.0] * cells)
-    assert exact - Fraction(cell_by_cell) == Fraction(cells - 1, 2**53)
+    assert exact - Fraction(cell_by_cell) == (cells - 1) * unit_roundoff
 
 
 def test_rounding_terms_of_wide_strategies_are_few() -> None:
@@ -168,7 +176,7 @@ def test_rounding_terms_of_wide_strategies_are_few() -> None:
 
 @pytest.mark.parametrize("sizes", [(300,), (300, 3), (3, 300)])
 def test_answers_are_within_the_charge_for_rounding(sizes: tuple[int, ...]) -> None:
-    """Exact rational answers to counts of many records differ by less than what is charged."""
+    """The error of answers in doubles is at most half of the sensitivity charged for rounding."""
     rng = np.random.default_rng(0)
     factors = []
     for axis, n in enumerate(sizes):
@@ -185,8 +193,7 @@ def test_answers_are_within_the_charge_for_rounding(sizes: tuple[int, ...]) -> N
     for axis, (_, strategy) in enumerate(factors):
         matrix = np.array([[Fraction(v) for v in row] for row in strategy.rows.tolist()])
         exact = np.moveaxis(np.tensordot(matrix, exact, (1, axis)), 0, axis)
-    error = math.sqrt(
-        sum((Fraction(float(a)) - b) ** 2 for a, b in zip(answers.flat, exact.flat, strict=True))
-    )
+    errors = [Fraction(float(a)) - b for a, b in zip(answers.flat, exact.flat, strict=True)]
+    error_norm = math.sqrt(sum(error**2 for error in errors))
     charge = block.sensitivity(records) - block.sensitivity(0)
-    assert 0.0 < error <= charge / 2
+    assert 0.0 < error_norm <= charge / 2

@@ -47,16 +47,16 @@ def test_symmetry_reduction_preserves_optimum(name, monkeypatch):
     assert plain.variables == cells
     assert reduced.variables < 0.7 * cells
     assert len(reduced.roots) > 1 or len(sizes) == 1
-    one, other = solve(plain), solve(reduced)
-    assert other.value == pytest.approx(one.value, rel=1e-5)
-    assert other.bound <= one.value * (1 + 1e-9)
-    assert one.bound <= other.value * (1 + 1e-9)
-    check_solution(other, residuals.T @ residuals)
+    solution, reduced_solution = solve(plain), solve(reduced)
+    assert reduced_solution.value == pytest.approx(solution.value, rel=1e-5)
+    assert reduced_solution.bound <= solution.value * (1 + 1e-9)
+    assert solution.bound <= reduced_solution.value * (1 + 1e-9)
+    check_solution(reduced_solution, residuals.T @ residuals)
     assert sum(map(len, reduced.roots)) == sum(map(len, plain.roots))
     # One variable of the reduced problem is the total weight of several equivalent cells.
-    mass = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
-    spread = (mass / reduced.multiplicity)[reduced.orbit]
-    assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
+    reduced_weights = np.random.default_rng(1).dirichlet(np.ones(reduced.variables))
+    weights = (reduced_weights / reduced.multiplicity)[reduced.orbit]
+    assert reduced.bound(reduced_weights) == pytest.approx(plain.bound(weights), rel=1e-9)
 
 
 def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
@@ -70,18 +70,20 @@ def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
         assert problem.variables == math.prod(sizes)
     # These two attributes have equal sizes but different queries, so exchanging them is no
     # symmetry.
-    rows = residual_rows(
-        stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)),
-        (5, 5),
-    )
-    problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
+    random_queries = Custom(rng.random((3, 5)))
+    rows = stacked(product(Prefix(), random_queries, 5, 5), pair_rows("affine", 5, 5))
+    residuals = residual_rows(rows, (5, 5))
+    factor = Factor(sizes=(5, 5), matrix=residuals.T @ residuals)
+    problem = DualProblem(lift=Lift((5, 5)), factor=factor)
     assert problem.variables == 25
 
 
-@pytest.mark.parametrize("weaken", [1e-3, 1e-6])
-def test_symmetry_reduction_nearly_symmetric_gram_is_exact(weaken, monkeypatch):
+@pytest.mark.parametrize("asymmetry", [1e-3, 1e-6])
+def test_symmetry_reduction_nearly_symmetric_gram_is_exact(asymmetry, monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
-    rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
+    rows = stacked(
+        product(Prefix(), Prefix(), 5, 5), asymmetry * product(Range(), Marginal(), 5, 5)
+    )
     residuals = residual_rows(rows, (5, 5))
     reduced = DualProblem(
         lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=residuals.T @ residuals)
@@ -97,9 +99,9 @@ def test_sign_classes_equal_sparse_bases(monkeypatch):
     monkeypatch.setattr(solvers, "sign_classes", lambda *_: None)
     sparse = DualProblem(lift=Lift((4, 5)), factor=factor)
     assert len(fast.roots) == len(sparse.roots) == 4
-    for one, other in zip(fast.roots, sparse.roots, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.flags.f_contiguous == other.flags.f_contiguous
+    for fast_root, sparse_root in zip(fast.roots, sparse.roots, strict=True):
+        np.testing.assert_array_equal(fast_root, sparse_root)
+        assert fast_root.flags.f_contiguous == sparse_root.flags.f_contiguous
 
 
 def test_reversals_need_no_sparse_bases(monkeypatch):

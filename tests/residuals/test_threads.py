@@ -27,6 +27,12 @@ def three_threads():
         yield
 
 
+def output_of(code):
+    """Return the output of a new Python process."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def thread_count():
     """Return the number of threads that all BLAS libraries of this process use."""
     counts = {
@@ -42,9 +48,11 @@ def test_threads_for_small_size_is_one():
         assert thread_count() == 1
         with threads_for(MAX_SINGLE_THREAD_ORDER + 1):
             assert thread_count() == MANY
+            # The context of a larger order decides.
             with threads_for(1):
                 assert thread_count() == MANY
         assert thread_count() == 1
+        # `one_thread` has precedence over all orders.
         with one_thread(), threads_for(MAX_SINGLE_THREAD_ORDER + 1):
             assert thread_count() == 1
     assert thread_count() == MANY
@@ -84,12 +92,7 @@ def test_threads_for_after_fork_has_new_lock():
         "            os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "7\n"
-    )
+    assert output_of(code) == "7\n"
 
 
 def test_cores_respects_cpu_affinity():
@@ -101,16 +104,12 @@ def test_cores_respects_cpu_affinity():
         "from pages.parts.jobs.job_queue import WORKERS\n"
         "print(cores(), WORKERS)\n"
     )
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "1 1\n"
-    )
+    assert output_of(code) == "1 1\n"
 
 
 def test_plan_and_bound_use_one_thread(monkeypatch):
-    counts, evaluate = set(), DualProblem.evaluate
+    counts = set()
+    evaluate = DualProblem.evaluate
 
     def record_threads(problem, mu):
         counts.add(thread_count())
