@@ -68,22 +68,24 @@ def test_center_gradient_matches_finite_differences(workload: Callable[[], Workl
     problem = CenterProblem(workload(), ignore_progress)
     problem.options = Options(gap=1e-9, evaluations=500)
     rng = np.random.default_rng(0)
-    at = {r: 0.05 * rng.normal(size=problem.sizes[r] - 1) for r in problem.tuned}
+    # coordinates of the centers of each role, and 0 for uniform centers
+    coordinates = {r: 0.05 * rng.normal(size=problem.sizes[r] - 1) for r in problem.tuned}
 
-    def centers(z: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-        return {r: 1.0 / problem.sizes[r] + basis(problem.sizes[r]) @ v for r, v in z.items()}
+    def evaluate(coordinates: dict[int, np.ndarray]) -> tuple[float, dict[int, np.ndarray]]:
+        centers = {}
+        for role, values in coordinates.items():
+            size = problem.sizes[role]
+            centers[role] = 1.0 / size + basis(size) @ values
+        return problem.evaluate(centers)
 
-    _, gradient = problem.evaluate(centers(at))
+    _, gradient = evaluate(coordinates)
     for role in problem.tuned:
         for k in range(problem.sizes[role] - 1):
             step = np.zeros(problem.sizes[role] - 1)
             step[k] = 1e-5
-            ends = [
-                problem.evaluate(centers(at | {role: at[role] + s * step}))[0] for s in (1.0, -1.0)
-            ]
-            assert gradient[role][k] == pytest.approx(
-                (ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-5
-            )
+            above, _ = evaluate(coordinates | {role: coordinates[role] + step})
+            below, _ = evaluate(coordinates | {role: coordinates[role] - step})
+            assert gradient[role][k] == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-5)
 
 
 def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
@@ -99,12 +101,13 @@ def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
         .add(("day", "kind"), {"day": "circular", "kind": "marginal"})
         .add(("day", "x"), "prefix")
     )
-    assert set(tuned_centers(Workload(schema, workload.groups[:1]), ignore_progress)) == set()
+    symmetric_workload = Workload(schema, workload.groups[:1])
+    assert not tuned_centers(symmetric_workload, ignore_progress)
     assert "kind" not in tuned_centers(workload, ignore_progress)
 
 
 @pytest.mark.parametrize(
-    ("schema", "ways", "uniform", "tuned"),
+    ("schema", "ways", "uniform_rmse", "tuned_rmse"),
     [
         (sizes(10, 10), (1, 2), 2.6123, 2.4491),
         (sizes(8, 8, 8), (1, 2, 3), 3.7183, 3.4069),
@@ -113,11 +116,11 @@ def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
     ids=["[10]^2", "[8]^3", "[10]^40"],
 )
 def test_tuned_centers_reach_stored_rmse(
-    schema: Schema, ways: tuple[int, ...], uniform: float, tuned: float
+    schema: Schema, ways: tuple[int, ...], uniform_rmse: float, tuned_rmse: float
 ) -> None:
     workload = Workload.all_ways(schema, ways=ways)
-    assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
-    assert plan(workload, Budget(pcost=1.0), centers="tuned").rmse <= tuned * (1.0 + 2e-4)
+    assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform_rmse, rel=2e-4)
+    assert plan(workload, Budget(pcost=1.0), centers="tuned").rmse <= tuned_rmse * (1.0 + 2e-4)
 
 
 def test_tuned_centers_one_attribute_reaches_optimum() -> None:
@@ -171,38 +174,40 @@ def test_center_balance_weights_match_derivatives() -> None:
     problem.options = Options(gap=1e-9, evaluations=600)
     balance = CenterBalance(problem, separable_projections(problem))
     rng = np.random.default_rng(5)
+
+    def objective(evaluation: Evaluation) -> float:
+        return sum(kind.count * evaluation.space(kind) for kind in problem.kinds)
+
     for _ in range(2):
         centers = {
             role: rng.dirichlet(np.full(problem.sizes[role], 5.0))
             for role in balance.tuned_projections
         }
-        S, weights = balance.total_weights(centers)
-        assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
+        value, weights = balance.total_weights(centers)
+        assert problem.evaluate(centers)[0] == pytest.approx(value, rel=1e-7)
         for role, (inside, outside) in balance.tuned_projections.items():
-            # Slopes of the objective S by finite differences: first with respect to the smallest
-            # error on the residual space of an attribute (projection ``inside``), then with
-            # respect to its total square (projection ``outside``).
-            slopes, state = [], Evaluation(problem=problem, centers=centers)
-            for number, value in (
-                (inside, state.optimum(inside)[0]),
-                (outside, state.total_square(outside)),
-            ):
-                errors = []
-                for factor in (1.0 - 1e-4, 1.0 + 1e-4):
-                    changed = Evaluation(problem=problem, centers=centers)
-                    if number == inside:
-                        changed.optima[number] = (value * factor, *changed.optimum(number)[1:])
-                    else:
-                        changed.total_squares[number] = value * factor
-                    errors.append(sum(kind.count * changed.space(kind) for kind in problem.kinds))
-                slopes.append((errors[1] - errors[0]) / (2e-4 * value))
-            L, s = state.optimum(inside)[0], state.total_square(outside)
-            assert weights[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
+            evaluation = Evaluation(problem=problem, centers=centers)
+            optimum, *derivatives = evaluation.optimum(inside)
+            total_square = evaluation.total_square(outside)
+            # Finite differences of the objective, relative to changes of the smallest error on the
+            # residual space of the attribute, and to changes of its total square.
+            objectives = {}
+            for factor in (1.0 - 1e-4, 1.0 + 1e-4):
+                changed = Evaluation(problem=problem, centers=centers)
+                changed.optima[inside] = (optimum * factor, *derivatives)
+                objectives["optimum", factor > 1.0] = objective(changed)
+                changed = Evaluation(problem=problem, centers=centers)
+                changed.total_squares[outside] = total_square * factor
+                objectives["square", factor > 1.0] = objective(changed)
+            optimum_slope = (objectives["optimum", True] - objectives["optimum", False]) / optimum
+            square_slope = (objectives["square", True] - objectives["square", False]) / total_square
+            expected = optimum * (optimum_slope / square_slope) ** 2
+            assert weights[role] + total_square == pytest.approx(expected, rel=1e-4)
 
 
 def test_tuned_centers_random_workloads_are_near_optimum() -> None:
     rng = np.random.default_rng(3)
-    excess = []
+    excesses = []
     for _ in range(12):
         schema = sizes(*rng.integers(3, 6, size=3))
         workload = Workload(schema)
@@ -214,12 +219,12 @@ def test_tuned_centers_random_workloads_are_near_optimum() -> None:
             workload = workload.add(
                 tuple(families), families, weight=float(rng.choice([0.5, 1.0, 4.0]))
             )
-        uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
-        tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
-        assert tuned <= uniform * (1.0 + 1e-5)
-        excess.append(tuned / full_domain_optimum(workload) - 1.0)
-    assert min(excess) >= -1e-4
-    assert np.median(excess) <= 0.005
+        uniform_rmse = plan(workload, Budget(pcost=1.0)).weighted_rmse
+        tuned_rmse = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
+        assert tuned_rmse <= uniform_rmse * (1.0 + 1e-5)
+        excesses.append(tuned_rmse / full_domain_optimum(workload) - 1.0)
+    assert min(excesses) >= -1e-4
+    assert np.median(excesses) <= 0.005
 
 
 def joint_workload() -> Workload:
@@ -244,28 +249,30 @@ def all_pairs(n: int, d: int, family: str) -> Workload:
     "workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"]
 )
 def test_complement_gradient_matches_finite_differences(workload: Workload) -> None:
-    assert ways_to_split(workload, Allowance())[0]
+    tunes_complements, _ = ways_to_split(workload, Allowance())
+    assert tunes_complements
     problem = ComplementProblem(workload, ignore_progress)
     problem.power = 20.0
     rng = np.random.default_rng(0)
-    at = 0.03 * rng.normal(size=problem.length)
-    _, gradient = problem.evaluate(at)
+    parameters = 0.03 * rng.normal(size=problem.length)
+    _, gradient = problem.evaluate(parameters)
     for k in rng.choice(problem.length, 12, replace=False):
         step = np.zeros(problem.length)
         step[k] = 1e-5
-        slope = (problem.evaluate(at + step)[0] - problem.evaluate(at - step)[0]) / 2e-5
-        assert gradient[k] == pytest.approx(slope, rel=1e-4, abs=1e-5)
+        above, _ = problem.evaluate(parameters + step)
+        below, _ = problem.evaluate(parameters - step)
+        assert gradient[k] == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("family", "uniform", "tuned"),
+    ("family", "uniform_rmse", "tuned_rmse"),
     [pytest.param("affine", 28.010, 26.10, marks=pytest.mark.full), ("abs", 30.103, 27.78)],
 )
-def test_complements_reach_stored_rmse(family: str, uniform: float, tuned: float) -> None:
+def test_complements_reach_stored_rmse(family: str, uniform_rmse: float, tuned_rmse: float) -> None:
     workload = all_pairs(10, 40, family)
-    assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
+    assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform_rmse, rel=2e-4)
     result = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert result.rmse <= tuned
+    assert result.rmse <= tuned_rmse
     assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
@@ -288,8 +295,8 @@ def test_complements_variances_match_explicit_mechanism(monkeypatch: pytest.Monk
     precision = sum(B.T @ B / noise**2 for B, noise in blocks)
     assert 1.0 - 1e-6 <= float(np.diag(precision).max()) <= result.pcost
     for number, rows in enumerate(workload_rows(workload)):
-        explicit = np.einsum("qc,cd,qd->q", rows, np.linalg.pinv(precision, rcond=1e-12), rows)
-        np.testing.assert_allclose(result.variances(number), explicit, rtol=1e-6)
+        expected = np.einsum("qc,cd,qd->q", rows, np.linalg.pinv(precision, rcond=1e-12), rows)
+        np.testing.assert_allclose(result.variances(number), expected, rtol=1e-6)
     uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
     assert full_domain_optimum(workload) * (1.0 - 1e-6) <= result.weighted_rmse < uniform
 
@@ -297,15 +304,15 @@ def test_complements_variances_match_explicit_mechanism(monkeypatch: pytest.Monk
 def test_complements_slow_pairs_need_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_unions(monkeypatch)
     monkeypatch.setattr("engine.residuals.tuning.center_objective.MAX_STEP_S", 0.0)
-    short, long = (
-        plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t)
-        for t in (None, 3600.0)
+    without_limit, with_long_limit = (
+        plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=seconds)
+        for seconds in (None, 3600.0)
     )
-    assert not short.split.complements
-    assert short.split.stopped == {"work"}
-    assert "would take long" in short.certificate.statement
-    assert long.split.complements
-    assert long.weighted_rmse < short.weighted_rmse
+    assert not without_limit.split.complements
+    assert without_limit.split.stopped == {"work"}
+    assert "would take long" in without_limit.certificate.statement
+    assert with_long_limit.split.complements
+    assert with_long_limit.weighted_rmse < without_limit.weighted_rmse
 
 
 def test_tuned_centers_progress_false_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,10 +343,12 @@ def test_tuned_centers_wide_attribute_equal_dense_ones(
     monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 30)
     matrix_free = tuned_centers(workload, ignore_progress)["n0"]
     monkeypatch.undo()
-    values = [problem.evaluate({role: pi})[0] for pi in (dense, matrix_free)]
+    uniform_value, dense_value, matrix_free_value = (
+        problem.evaluate(centers)[0] for centers in ({}, {role: dense}, {role: matrix_free})
+    )
     np.testing.assert_allclose(matrix_free, dense, atol=1e-4)
-    assert values[1] == pytest.approx(values[0], rel=1e-8)
-    assert values[1] < 0.99 * problem.evaluate({})[0]
+    assert matrix_free_value == pytest.approx(dense_value, rel=1e-8)
+    assert matrix_free_value < 0.99 * uniform_value
 
 
 def test_centers_of_wide_attribute_with_marginals_are_uniform(
@@ -365,11 +374,8 @@ def test_plan_tuned_wide_attribute_is_certified_and_loads(monkeypatch: pytest.Mo
     assert result.weighted_rmse < 0.99 * plan(workload, Budget(pcost=1.0)).weighted_rmse
     assert result.certificate.gap < 1e-4
     assert load_plan(result.to_json()).certificate == result.certificate
-    precision = sum(
-        rows.T @ rows / block.noise**2
-        for block in result.blocks.values()
-        for rows in [block_rows(result.schema, block)]
-    )
+    blocks = [(block_rows(result.schema, b), b.noise) for b in result.blocks.values()]
+    precision = sum(B.T @ B / noise**2 for B, noise in blocks)
     assert np.diagonal(precision).max() <= 1.0 + 1e-9
     covariance = np.linalg.inv(precision)
     for number, rows in enumerate(workload_rows(workload)):
@@ -386,33 +392,35 @@ def test_fixed_point_iteration_computes_no_derivatives(monkeypatch: pytest.Monke
     assert tuned_centers(workload, ignore_progress)
 
 
-def test_value_has_digits_of_sensitivities() -> None:
+def test_error_without_sensitivities_has_equal_digits() -> None:
     problem = CenterProblem(Workload(sizes(9)).add("n0", "prefix"), ignore_progress)
-    state = Evaluation(problem=problem, centers={})
+    evaluation = Evaluation(problem=problem, centers={})
     (index,) = (i for i, p in enumerate(problem.projections) if p.inside)
-    error = state.error(index)
-    assert not state.optima
+    error = evaluation.error(index)
+    assert not evaluation.optima  # `error` has computed no sensitivities
     problem._last_weights.clear()
-    assert error == state.optimum(index)[0]
+    error_with_sensitivities, *_ = evaluation.optimum(index)
+    assert error == error_with_sensitivities
 
 
 def test_window_searches_share_weights_within_planning_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    starts, search = [], window_strategy.solve
+    starts = []
+    search = window_strategy.solve
 
-    def recorded(space: WindowSpace, **options: Any) -> Any:
+    def record_start(space: WindowSpace, **options: Any) -> Any:
         starts.append(options["start"])
         return search(space, **options)
 
-    monkeypatch.setattr(window_strategy, "solve", recorded)
+    monkeypatch.setattr(window_strategy, "solve", record_start)
     workload = Workload(sizes(1_000)).add("n0", Width(7))
     for _ in range(2):
         starts.clear()
         plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
-        first, *others = starts
-        assert first is None
-        assert others
-        assert all(start is not None for start in others)
+        first_start, *later_starts = starts
+        assert first_start is None
+        assert later_starts
+        assert all(start is not None for start in later_starts)
     with pytest.raises(PlanError, match="window_weights"):
         plan(workload, Budget(pcost=1.0), window_weights={})  # type: ignore[call-arg]

@@ -171,23 +171,23 @@ every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values(
 def test_tuned_plan_respects_time_limit(make_workload, objective, work, seconds, monkeypatch):
     limit_unions(monkeypatch, work)
     limit = 8.0
-    result, taken = timed(make_workload(), monkeypatch, limit, seconds, objective=objective)
-    assert taken <= 1.5 * limit + 1.0
+    result, taken_seconds = timed(make_workload(), monkeypatch, limit, seconds, objective=objective)
+    assert taken_seconds <= 1.5 * limit + 1.0
     assert np.isfinite(result.rmse)
 
 
 def test_certificate_states_exceeded_limits(monkeypatch):
     limit_unions(monkeypatch)
-    late, _ = timed(three_families(), monkeypatch, 2.0, 0.05)
-    assert "time limit" in late.certificate.statement
-    tight, _ = traced(products(), 5e7)
-    assert "memory limit" in tight.certificate.statement
-    for result in (late, tight):
-        again = load_plan(result.to_json())
-        assert again.certificate == result.certificate
-        assert again.to_json() == result.to_json()
-    free = build_plan(Workload(numeric(5, 4)).add(("a", "b"), "prefix"), centers="tuned")
-    assert "limit" not in free.certificate.statement
+    stopped_by_time, _ = timed(three_families(), monkeypatch, 2.0, 0.05)
+    assert "time limit" in stopped_by_time.certificate.statement
+    stopped_by_memory, _ = traced(products(), 5e7)
+    assert "memory limit" in stopped_by_memory.certificate.statement
+    for result in (stopped_by_time, stopped_by_memory):
+        loaded = load_plan(result.to_json())
+        assert loaded.certificate == result.certificate
+        assert loaded.to_json() == result.to_json()
+    unlimited = build_plan(Workload(numeric(5, 4)).add(("a", "b"), "prefix"), centers="tuned")
+    assert "limit" not in unlimited.certificate.statement
 
 
 @pytest.mark.parametrize("work", [0, 6e7])
@@ -271,9 +271,14 @@ def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
     workload = three_families()
     spaces = tuple(decompose(workload).spaces)
     seconds = strategy_seconds(workload, ("a", "b", "c"), spaces)
-    for wait, left, covers_all in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
-        monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", wait * seconds)
-        unions = choose_unions(workload, spaces, 4e9, seconds_left=left * seconds)
+    for max_searches, searches_left, covers_all in (
+        (2.0, 2.0, True),
+        (0.5, 2.0, False),
+        (2.0, 0.5, False),
+    ):
+        max_seconds = max_searches * seconds
+        monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", max_seconds)
+        unions = choose_unions(workload, spaces, 4e9, seconds_left=searches_left * seconds)
         assert (unions == {("a", "b", "c"): spaces}) == covers_all
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", math.inf)
     assert choose_unions(workload, spaces, 4e9)
@@ -283,21 +288,25 @@ def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
 
 def test_choose_unions_products_need_few_rows(monkeypatch):
     """Products have few rows per attribute even with 360,000 queries on 600 cells."""
-    both = ("a", "b")
-    single = Workload(numeric(24, 25)).add(both, "circular")
-    workload = single.add(both, "affine").add("a", "prefix")
+    pair = ("a", "b")
+    circular = Workload(numeric(24, 25)).add(pair, "circular")
+    workload = circular.add(pair, "affine").add("a", "prefix")
     spaces = tuple(decompose(workload).spaces)
-    assert single.groups[0].count * 600 > MAX_ROW_ENTRIES
-    assert choose_unions(workload, spaces, 4e9) == {both: spaces}
-    assert variance_seconds(workload, both, spaces) < 2.0
+    assert circular.groups[0].count * 600 > MAX_ROW_ENTRIES
+    assert choose_unions(workload, spaces, 4e9) == {pair: spaces}
+    assert variance_seconds(workload, pair, spaces) < 2.0
     # There is no union (joint strategy) if all queries would have to be listed. There are two
     # cases: a group has query weights, or a union contains queries that are not measured.
     weighted = Workload(numeric(24, 25)).add(
-        both, "circular", query_weights=np.ones(single.groups[0].count)
+        pair, "circular", query_weights=np.ones(circular.groups[0].count)
     )
-    assert not choose_unions(weighted.add(both, "affine"), spaces, 4e9)
-    wider = Workload(numeric(24, 25, 3)).add(both, "circular").add(("a", "c"), "affine")
-    assert not choose_unions(wider, tuple(decompose(wider).spaces), 4e9).get(("a", "b", "c"))
+    assert not choose_unions(weighted.add(pair, "affine"), spaces, 4e9)
+    with_unmeasured_queries = (
+        Workload(numeric(24, 25, 3)).add(pair, "circular").add(("a", "c"), "affine")
+    )
+    assert not choose_unions(
+        with_unmeasured_queries, tuple(decompose(with_unmeasured_queries).spaces), 4e9
+    ).get(("a", "b", "c"))
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_PRODUCT_CELLS", 599)
     assert not choose_unions(workload, spaces, 4e9)
 
@@ -305,14 +314,13 @@ def test_choose_unions_products_need_few_rows(monkeypatch):
 def test_choose_unions_symmetric_workload_has_no_union(monkeypatch):
     """The optimal strategy of a symmetric workload couples no spaces."""
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 0)
-    both = ("a", "b")
-    for family, no_union in (("circular", True), ("prefix", False)):
-        workload = Workload(numeric(5, 4)).add(both).add(both, family)
-        assert (not choose_unions(workload, tuple(decompose(workload).spaces), 4e9)) == no_union
-    circular = Workload(numeric(5, 4)).add(both).add(both, "circular")
-    assert build_plan(circular).weighted_rmse == pytest.approx(
-        math.sqrt(exact_bound(circular, 1e-6) / len(circular)), rel=2e-5
-    )
+    pair = ("a", "b")
+    marginal = Workload(numeric(5, 4)).add(pair)
+    circular, prefix = marginal.add(pair, "circular"), marginal.add(pair, "prefix")
+    assert not choose_unions(circular, tuple(decompose(circular).spaces), 4e9)
+    assert choose_unions(prefix, tuple(decompose(prefix).spaces), 4e9)
+    optimal_rmse = math.sqrt(exact_bound(circular, 1e-6) / len(circular))
+    assert build_plan(circular).weighted_rmse == pytest.approx(optimal_rmse, rel=2e-5)
 
 
 def test_tuned_plan_full_domain_is_not_worse():
@@ -345,16 +353,16 @@ print(json.dumps([taken, result.weighted_rmse, result.certificate.statement]))
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("sizes", "families", "best"),
+    ("sizes", "families", "max_rmse"),
     [((60, 40, 30), ("prefix", "range"), 9.53), ((30, 25), ("prefix", "range", "affine"), 3.814)],
     ids=str,
 )
-def test_tuned_plan_large_products_need_one_gigabyte(sizes, families, best):
+def test_tuned_plan_large_products_need_one_gigabyte(sizes, families, max_rmse):
     command = [sys.executable, "-c", SCRIPT, json.dumps([sizes, families]), "1e9"]
     process = subprocess.run(command, check=True, capture_output=True, text=True)
-    taken, rmse, statement = json.loads(process.stdout)
-    assert taken < 1e9
-    assert rmse < best
+    peak_bytes, rmse, statement = json.loads(process.stdout)
+    assert peak_bytes < 1e9
+    assert rmse < max_rmse
     assert "time limit" not in statement
 
 
@@ -370,19 +378,17 @@ def test_unions_slow_to_list_are_omitted(monkeypatch):
 def test_union_seconds_total_counts_joint_pairs(monkeypatch):
     """Complements of a joint pair add rows to the total."""
     limit_unions(monkeypatch, 2e6)
-    for family, more in (("range", False), ("affine", True)):
+    for family, is_joint in (("range", False), ("affine", True)):
         workload = Workload(numeric(9, 8, 30, 30)).add(("a", "b"), "affine").add(("c", "d"), family)
         spaces = tuple(decompose(workload).spaces)
-        few = choose_unions(workload, spaces, 4e9)
-        attributes = next(a for a, together in few.items() if () in together)
-        without_total = [space for space in few[attributes] if space]
-        seconds = [
-            variance_seconds(workload, attributes, union)
-            for union in (few[attributes], without_total)
-        ]
-        assert (seconds[0] > 10.0 * seconds[1]) == more
+        unions = choose_unions(workload, spaces, 4e9)
+        ((attributes, union),) = ((a, union) for a, union in unions.items() if () in union)
+        seconds = variance_seconds(workload, attributes, union)
+        without_total = [space for space in union if space]
+        seconds_without_total = variance_seconds(workload, attributes, without_total)
+        assert (seconds > 10.0 * seconds_without_total) == is_joint
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_ROW_ENTRIES", 5e4)
-    assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
+    assert not any(() in union for union in choose_unions(workload, spaces, 4e9).values())
 
 
 def test_union_seconds_counts_strategy_work(monkeypatch):
@@ -400,11 +406,11 @@ def test_choose_unions_counts_memory_of_rows(monkeypatch):
         .add(("a", "b"), "affine")
     )
     spaces = tuple(decompose(workload).spaces)
-    needed = union_row_bytes(workload, ("a", "b"), spaces)
-    assert needed > 8 * 4_000 * 12
-    assert step_multiplications(workload, ("a", "b"), spaces, needed - 1) < np.inf
-    assert choose_unions(workload, spaces, needed)
-    assert not choose_unions(workload, spaces, needed - 1)
+    needed_bytes = union_row_bytes(workload, ("a", "b"), spaces)
+    assert needed_bytes > 8 * 4_000 * 12  # 4,000 rows of 12 cells in doubles
+    assert step_multiplications(workload, ("a", "b"), spaces, needed_bytes - 1) < np.inf
+    assert choose_unions(workload, spaces, needed_bytes)
+    assert not choose_unions(workload, spaces, needed_bytes - 1)
 
 
 def test_choose_unions_limits_entries_of_all_groups(monkeypatch):
@@ -438,39 +444,37 @@ def test_choose_unions_contain_several_spaces(monkeypatch):
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_S", 0.0)
-    monkeypatch.setattr(
-        "engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS",
-        2 * step_multiplications(workload, ("a", "b"), spaces[::2], 4e9),
-    )
-    unions = choose_unions(workload, spaces, 4e9)
-    assert [len(together) for together in unions.values()] == [2]
+    pair_work = step_multiplications(workload, ("a", "b"), (("a", "b"), ("b",)), 4e9)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_STEP_MULTIPLICATIONS", 2 * pair_work)
+    (union,) = choose_unions(workload, spaces, 4e9).values()
+    assert len(union) == 2
 
 
 def test_affordable_unions_share_one_time_limit():
     workload = Workload(numeric(5, 5, 5, 5)).add(("a", "b"), "affine").add(("c", "d"), "affine")
     unions = {(a, b): ((a,), (b,), (a, b)) for a, b in ("ab", "cd")}
-    each = variance_seconds(workload, ("a", "b"), unions["a", "b"])
+    seconds_per_union = variance_seconds(workload, ("a", "b"), unions["a", "b"])
 
     class LimitedAllowance(Allowance):
         def has_time(self, seconds: float) -> bool:
-            return seconds <= 1.5 * each
+            return seconds <= 1.5 * seconds_per_union
 
     assert list(_affordable_unions(workload, unions, LimitedAllowance())) == [("a", "b")]
 
 
-def test_united_worse_union_is_separated():
+def test_plans_with_unions_separate_worse_union():
     """After a stopped search a union may be worse than its separate spaces."""
-    one, other = ("a", "b"), ("c", "d")
-    values = dict.fromkeys((("a",), ("b",), ("c",), ("d",)), 1.0)
-    unions = {one: (("a",), ("b",)), other: (("c",), ("d",))}
+    worse, equal = ("a", "b"), ("c", "d")
+    unions = {worse: (("a",), ("b",)), equal: (("c",), ("d",))}
 
     def with_unions(split: Split) -> list[CandidatePlan]:
-        union_values = {a: 9.0 if a == one else 1.0 for a in split.unions}
-        return [CandidatePlan(split=split, error=0.0, values=union_values, assemble=lambda: None)]
+        values = {union: 9.0 if union == worse else 1.0 for union in split.unions}
+        return [CandidatePlan(split=split, error=0.0, values=values, assemble=lambda: None)]
 
+    values = dict.fromkeys((("a",), ("b",), ("c",), ("d",)), 1.0)
     separate = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
     (result,) = _plans_with_unions(separate, unions, with_unions)
-    assert list(result.split.unions) == [other]
+    assert list(result.split.unions) == [equal]
 
 
 def test_tuned_plan_after_slow_uniform_plan_is_tuned(monkeypatch):

@@ -102,24 +102,28 @@ def check_privacy_upper_bound(result, explicit):
 
 
 def test_unions_less_work_gives_partial_unions(monkeypatch):
-    kinds = set()  # pairs (plan has unions, plan has blocks outside unions)
+    cases = set()
     for work in (0, 40_000, 10**7):
         limit_unions(monkeypatch, work)
         for shape in ("nested", "all_affine_pairs"):
             result = tuned(SHAPES[shape]())
-            kinds.add((bool(result.split.unions), len(result.blocks) > len(result.split.unions)))
-    assert kinds == {(False, True), (True, True), (True, False)}
+            has_unions = bool(result.split.unions)
+            has_separate_blocks = len(result.blocks) > len(result.split.unions)
+            cases.add((has_unions, has_separate_blocks))
+    assert cases == {(False, True), (True, True), (True, False)}
 
 
 def test_larger_work_limit_of_unions_lowers_error(monkeypatch):
-    workload, errors = SHAPES["all_affine_pairs"](), []
-    for work in (0, 40_000, 10**7):
-        limit_unions(monkeypatch, work)
+    workload = SHAPES["all_affine_pairs"]()
+    errors = []
+    for max_multiplications in (0, 40_000, 10**7):
+        limit_unions(monkeypatch, max_multiplications)
         errors.append(tuned(workload).weighted_rmse)
-    assert errors[0] > errors[1] * (1.0 + 1e-4) > errors[2] * (1.0 + 2e-4)
+    without_unions, with_some, with_all = errors
+    assert without_unions > with_some * (1.0 + 1e-4) > with_all * (1.0 + 2e-4)
 
 
-def some_split(rng):
+def random_split(rng):
     """Return the sizes of three attributes, a random center of each, and a random complement.
 
     The complement belongs to the first two attributes.
@@ -137,34 +141,33 @@ def some_split(rng):
 
 def test_split_lift_rows_of_coefficients_equal_query():
     rng = np.random.default_rng(2)
-    sizes, centers, complement = some_split(rng)
+    sizes, centers, complement = random_split(rng)
+    complements = {(0, 1): complement}
     spaces = ((), (0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2))
     rows = rng.standard_normal((5, 24))
-    lift = SplitLift(sizes, centers, spaces, {(0, 1): complement})
-    coordinates = residual_coefficients(rows, sizes, centers, {(0, 1): complement})[
-        :, coordinate_positions(sizes, spaces)
-    ]
+    lift = SplitLift(sizes, centers, spaces, complements)
+    columns = coordinate_positions(sizes, spaces)
+    coordinates = residual_coefficients(rows, sizes, centers, complements)[:, columns]
     np.testing.assert_allclose(lift.rows(coordinates), rows, atol=1e-12)
-    np.testing.assert_allclose(
-        lift.table_coordinates(np.eye(24)).T, lift.rows(np.eye(24)), atol=1e-12
-    )
+    matrix, transpose = lift.rows(np.eye(24)), lift.table_coordinates(np.eye(24))
+    np.testing.assert_allclose(transpose.T, matrix, atol=1e-12)
 
 
 def test_unite_gram_matches_explicit_coefficients():
     rng = np.random.default_rng(4)
-    sizes, centers, complement = some_split(rng)
+    sizes, centers, complement = random_split(rng)
     workload = (
-        Workload(numeric(*sizes)).add(("b", "a"), "affine").add(("c", "a"), "range", weight=2.0)
-    )
-    workload = workload.add(("a", "b", "c"), "prefix", query_weights=rng.uniform(0.5, 2.0, 24)).add(
-        "c", "prefix"
+        Workload(numeric(*sizes))
+        .add(("b", "a"), "affine")
+        .add(("c", "a"), "range", weight=2.0)
+        .add(("a", "b", "c"), "prefix", query_weights=rng.uniform(0.5, 2.0, 24))
+        .add("c", "prefix")
     )
     named_centers = dict(zip("abc", centers, strict=True))
     unions = {("a", "b"): ((), ("a",), ("a", "b"))}
     split = Split(centers=named_centers, complements={("a", "b"): complement}, unions=unions)
     parts = unite(decompose(workload, split), workload, split)
     number, scale = parts.spaces[("a", "b")]
-    sub = parts.subworkloads[number]
     columns = coordinate_positions(sizes, ((), (0,), (0, 1)))
     expected = np.zeros((len(columns), len(columns)))
     for rows, weights in zip(
@@ -172,17 +175,11 @@ def test_unite_gram_matches_explicit_coefficients():
     ):
         coordinates = residual_coefficients(rows, sizes, centers, {(0, 1): complement})[:, columns]
         expected += (coordinates * weights[:, None]).T @ coordinates
-    np.testing.assert_allclose(
-        scale * parts.factors[sub.terms[0].factors[0][1]].dense(), expected, atol=1e-10
-    )
-    assert set(parts.spaces) == {
-        ("a", "b"),
-        ("b",),
-        ("c",),
-        ("a", "c"),
-        ("b", "c"),
-        ("a", "b", "c"),
-    }
+    (term,) = parts.subworkloads[number].terms
+    ((_, factor),) = term.factors
+    np.testing.assert_allclose(scale * parts.factors[factor].dense(), expected, atol=1e-10)
+    other_spaces = {("b",), ("c",), ("a", "c"), ("b", "c"), ("a", "b", "c")}
+    assert set(parts.spaces) == {("a", "b")} | other_spaces
 
 
 def records():
@@ -201,26 +198,24 @@ def test_union_measurement_is_exact_and_consistent():
     )
     result = plan(workload, Budget(pcost=1e10), centers="tuned")
     assert result.split.unions
-    measurement, data = measure(result, records(), rehearsal=True), records()
+    data = records()
+    measurement = measure(result, data, rehearsal=True)
+    table_ab, table_cb = measurement.marginal(("a", "b")), measurement.marginal(("c", "b"))
     exact = pd.crosstab(data["a"], data["b"]).to_numpy()
-    np.testing.assert_allclose(measurement.marginal(("a", "b")), exact, atol=1e-2)
-    np.testing.assert_allclose(
-        measurement.marginal(("b", "a")).sum(axis=0), measurement.marginal(("a",)), atol=1e-7
-    )
-    np.testing.assert_allclose(
-        measurement.marginal(("c", "b")).sum(axis=0),
-        measurement.marginal(("a", "b")).sum(axis=0),
-        atol=1e-7,
-    )
+    np.testing.assert_allclose(table_ab, exact, atol=1e-2)
+    np.testing.assert_allclose(table_ab.sum(axis=1), measurement.marginal(("a",)), atol=1e-7)
+    np.testing.assert_allclose(table_ab.sum(axis=0), table_cb.sum(axis=0), atol=1e-7)
+    np.testing.assert_allclose(measurement.marginal(("b", "a")), table_ab.T, atol=1e-7)
     with pytest.raises(NotAnswerable):
         measurement.marginal(("a", "c"))
-    answer = measurement.answer(
-        ("a", "c"), (np.add.outer(np.arange(4), np.arange(3)) <= 2).astype(float)
-    )
-    assert answer.answer == pytest.approx(int((data["a"] + data["c"] <= 2).sum()), abs=1e-2)
-    answers = measurement.answers(2)
-    assert answers["answer"][2] == pytest.approx(answer.answer, abs=1e-7)
-    assert answers["std"][2] == pytest.approx(answer.std, rel=1e-9)
+    # the query "a + c <= 2", as coefficients and as query 2 of the last group
+    coefficients = (np.add.outer(np.arange(4), np.arange(3)) <= 2).astype(float)
+    answer = measurement.answer(("a", "c"), coefficients)
+    exact_answer = int((data["a"] + data["c"] <= 2).sum())
+    assert answer.answer == pytest.approx(exact_answer, abs=1e-2)
+    affine_answers = measurement.answers(2)
+    assert affine_answers["answer"][2] == pytest.approx(answer.answer, abs=1e-7)
+    assert affine_answers["std"][2] == pytest.approx(answer.std, rel=1e-9)
 
 
 def test_load_measurement_of_union_is_equal(tmp_path):
@@ -229,22 +224,22 @@ def test_load_measurement_of_union_is_equal(tmp_path):
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("people", total=Budget(pcost=2.0))
     measurement = measure(result, records(), dataset="people", ledger=ledger)
-    again = load_measurement(ledger, measurement.key)
-    assert again.plan.split.unions == result.split.unions
-    for group in range(2):
-        pd.testing.assert_frame_equal(again.answers(group), measurement.answers(group))
+    loaded = load_measurement(ledger, measurement.key)
+    assert loaded.plan.split.unions == result.split.unions
+    for i in range(2):
+        pd.testing.assert_frame_equal(loaded.answers(i), measurement.answers(i))
 
 
 def test_choose_unions_very_light_queries_have_no_union():
     schema = numeric(4, 3)
-    light = Workload(schema).add("a", "prefix", weight=1e-12).add(("a", "b"), "affine")
-    assert not choose_unions(light, tuple(decompose(light).spaces), 4e9)
-    small = (
+    light_group = Workload(schema).add("a", "prefix", weight=1e-12).add(("a", "b"), "affine")
+    assert not choose_unions(light_group, tuple(decompose(light_group).spaces), 4e9)
+    light_queries = (
         Workload(schema)
         .add("b", "prefix")
         .add("a", Custom([[1e5, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 1]]))
     )
-    for workload in (light, small):
+    for workload in (light_group, light_queries):
         assert np.isfinite(tuned(workload).rmse)
 
 
@@ -259,19 +254,20 @@ def test_union_with_light_queries_is_optimal():
 
 def test_search_key_depends_on_split():
     """Equal Gram matrices with different spaces, centers or complements have different keys."""
-    sizes, centers, complement = some_split(np.random.default_rng(6))
+    sizes, centers, complement = random_split(np.random.default_rng(6))
     factor = Factor(sizes=sizes[:2], matrix=np.eye(6))
     searches = [
-        Search(factor=factor, centers=center_pair, complements=passed, spaces=spaces)
+        Search(factor=factor, centers=center_pair, complements=complements, spaces=spaces)
         for center_pair in ((None, None), (centers[0], None))
-        for passed in (
+        for complements in (
             {},
             {(0, 1): complement},
             {(0, 1): replace(complement, by_total=np.zeros(6))},
         )
         for spaces in ((), ((), (0,), (1,), (0, 1)), ((1,), (0,), (0, 1)))
     ]
-    assert len({s.key for s in searches}) == len({s.shape for s in searches}) == len(searches)
+    assert len({s.key for s in searches}) == len(searches)
+    assert len({s.shape for s in searches}) == len(searches)
 
 
 def test_unite_equal_unions_share_subworkload():
@@ -283,10 +279,11 @@ def test_unite_equal_unions_share_subworkload():
     assert len(unions) == 7
     united = unite(decompose(workload), workload, split)
     assert len({united.spaces[attributes][0] for attributes in unions}) == 2
-    names = [name for name in unions if len(unions[name]) == 2]
-    other_weight = workload.add(names[0], "abs", weight=1e-3)
+    equal_unions = [attributes for attributes, union in unions.items() if len(union) == 2]
+    assert len(equal_unions) == 6
+    other_weight = workload.add(equal_unions[0], "abs", weight=1e-3)
     united = unite(decompose(other_weight), other_weight, split)
-    assert len({united.spaces[attributes][0] for attributes in names}) == 2
+    assert len({united.spaces[attributes][0] for attributes in equal_unions}) == 2
 
 
 def test_unite_single_union_forms_no_dense_gram(monkeypatch):
@@ -311,16 +308,16 @@ def test_choose_unions_one_large_attribute_has_none():
     for n, has_union in ((40, True), (300, False)):
         workload = Workload(numeric(n)).add("a", "range")
         assert bool(choose_unions(workload, tuple(decompose(workload).spaces), 4e9)) == has_union
-        bare = plan(workload, Budget(pcost=1.0), centers="tuned")
-        assert bare.certificate.global_gap < 1e-4
+        result = plan(workload, Budget(pcost=1.0), centers="tuned")
+        assert result.certificate.global_gap < 1e-4
     assert forecast(workload, centers="tuned").memory < 2e8
 
 
 def test_union_from_cache_gives_equal_plan():
     workload = SHAPES["nested"]()
-    first, again = tuned(workload), tuned(workload)
-    assert first.split.unions == again.split.unions != {}
-    assert first.to_json() == again.to_json()
+    first, repeated = tuned(workload), tuned(workload)
+    assert first.split.unions == repeated.split.unions != {}
+    assert first.to_json() == repeated.to_json()
     assert tuned(workload, cache=False).rmse == pytest.approx(first.rmse, rel=SOLVED)
 
 
@@ -331,8 +328,9 @@ def test_other_objectives_have_no_unions(objective):
     assert not result.split.unions
     check_round_trip(result)
     document = json.loads(result.to_json())
+    union_of_all = [["a", "b"], [[], ["a"], ["b"], ["a", "b"]]]
     with pytest.raises(PlanError):
-        load_plan(_changed(document, [[["a", "b"], [[], ["a"], ["b"], ["a", "b"]]]]))
+        load_plan(_changed(document, [union_of_all]))
 
 
 def test_step_multiplications_respect_memory_limit():
@@ -342,7 +340,8 @@ def test_step_multiplications_respect_memory_limit():
     assert step_multiplications(workload, ("a", "b", "c"), spaces, 1e4) == math.inf
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
     wide = Workload(numeric(400, 400)).add(("a", "b"), "affine")
-    assert step_multiplications(wide, ("a", "b"), ((), ("a",), ("b",), ("a", "b")), 4e9) == math.inf
+    spaces = ((), ("a",), ("b",), ("a", "b"))
+    assert step_multiplications(wide, ("a", "b"), spaces, 4e9) == math.inf
 
 
 def test_complements_of_product_pairs_lower_error(monkeypatch):
@@ -354,9 +353,10 @@ def test_complements_of_product_pairs_lower_error(monkeypatch):
         .add("a", "prefix")
     )
     result = tuned(workload)
-    monkeypatch.setattr("engine.residuals.tuning.tune.can_tune", lambda workload: False)
     assert result.split.complements
-    assert result.rmse < tuned(workload).rmse
+    monkeypatch.setattr("engine.residuals.tuning.tune.can_tune", lambda workload: False)
+    without_complements = tuned(workload)
+    assert result.rmse < without_complements.rmse
 
 
 def test_forecast_tuned_counts_split_search():
@@ -371,12 +371,10 @@ def test_forecast_tuned_counts_split_search():
     for ways, family in (((1, 2), "marginal"), ((1,), "affine")):
         short = Workload.all_ways(numeric(*[30] * 8), ways, "prefix")
         longer = short.add(("a", "b"), family)
-        more = forecast(longer).seconds - forecast(short).seconds
-        assert forecast(short, centers="tuned").seconds < 1.0
-        assert (
-            forecast(longer, centers="tuned").seconds
-            > forecast(short, centers="tuned").seconds + more + 0.1
-        )
+        extra_seconds = forecast(longer).seconds - forecast(short).seconds
+        tuned_seconds = forecast(short, centers="tuned").seconds
+        assert tuned_seconds < 1.0
+        assert forecast(longer, centers="tuned").seconds > tuned_seconds + extra_seconds + 0.1
 
 
 def test_forecast_unaffordable_complements_counts_center_search(monkeypatch):
