@@ -18,17 +18,18 @@ def test_counts_module_exports_count_marginals() -> None:
 
 def test_sum_of_shards_equals_counts_of_all() -> None:
     frame = sample(300)
-    parts = [
-        count_marginals(part, SCHEMA, ALL_SETS)
-        for part in (frame[:100], frame[100:130], frame[130:])
-    ]
-    total = parts[0] + parts[1] + parts[2]
+    first, second, third = (
+        count_marginals(shard, SCHEMA, ALL_SETS)
+        for shard in (frame[:100], frame[100:130], frame[130:])
+    )
+    total = first + second + third
     for names, table in count_marginals(frame, SCHEMA, ALL_SETS).items():
         np.testing.assert_array_equal(total[names], table)
     assert total.records == 300
     frame.loc[0, "code"] = 9
-    dropped = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
-    assert (dropped + dropped).refused == {"code": {"outside the schema": 2}}
+    with_refused_row = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
+    doubled = with_refused_row + with_refused_row
+    assert doubled.refused == {"code": {"outside the schema": 2}}
 
 
 def test_sum_of_counts_with_other_tables_or_numbers_is_refused() -> None:
@@ -44,8 +45,8 @@ def test_counts_are_read_only_and_show_no_number() -> None:
     for table in counts.values():
         with pytest.raises(ValueError, match="read-only"):
             table[...] = 0
-    again = pickle.loads(pickle.dumps(counts))
-    assert all((again[names] == table).all() for names, table in counts.items())
+    unpickled = pickle.loads(pickle.dumps(counts))
+    assert all((unpickled[names] == table).all() for names, table in counts.items())
     assert "7391" not in repr(counts)
     assert "7391" not in str(counts)
     # counts are compared by identity, so that no comparison reveals equal numbers
@@ -56,15 +57,15 @@ def test_counts_are_read_only_and_show_no_number() -> None:
 
 def test_count_marginals_of_counts_gives_smaller_tables() -> None:
     counts = count_marginals(sample(100), SCHEMA, [("sex", "age"), ("code",)])
-    again = count_marginals(counts, SCHEMA, [("age",), ("age", "sex"), (), ("code",)])
-    np.testing.assert_array_equal(again["age", "sex"], counts["sex", "age"].T)
-    np.testing.assert_array_equal(again["age",], counts["sex", "age"].sum(axis=0))
-    assert int(again[()]) == again.records == 100
+    margins = count_marginals(counts, SCHEMA, [("age",), ("age", "sex"), (), ("code",)])
+    np.testing.assert_array_equal(margins["age", "sex"], counts["sex", "age"].T)
+    np.testing.assert_array_equal(margins["age",], counts["sex", "age"].sum(axis=0))
+    assert int(margins[()]) == margins.records == 100
     with pytest.raises(DataError, match="'sex', 'code'"):
         count_marginals(counts, SCHEMA, [("sex", "code")])
-    other = Schema([Attribute.categorical("sex", ["M", "F"], missing="unknown")])
+    other_order = Schema([Attribute.categorical("sex", ["M", "F"], missing="unknown")])
     with pytest.raises(DataError, match="'sex'"):
-        count_marginals(counts, other, [("sex",)])
+        count_marginals(counts, other_order, [("sex",)])
 
 
 def test_counts_from_tables_validates_tables() -> None:

@@ -150,16 +150,12 @@ def test_encoder_of_months_refuses_values_without_date() -> None:
     assert codes(MONTHS, datetime.time(3), datetime.timedelta(3)) == [UNSUPPORTED] * 2
 
 
-def test_encoder_of_years_and_quarters_reads_their_numbers_and_names() -> None:
-    assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024, 2022, 24) == [
-        1,
-        OUTSIDE,
-        NOT_DATE,
-    ]
-    assert codes(Attribute.dates("x", "2023", "2025", "year"), 2024.0, 2024.5) == [1, NOT_DATE]
-    assert codes(
-        Attribute.dates("x", "2024-Q1", "2025-Q1", "quarter"), "2024-Q2", "2024-12", "2024"
-    ) == [1, 3, NOT_DATE]
+def test_encoder_reads_numbers_of_years_and_quarters() -> None:
+    years = Attribute.dates("x", "2023", "2025", "year")
+    assert codes(years, 2024, 2022, 24) == [1, OUTSIDE, NOT_DATE]
+    assert codes(years, 2024.0, 2024.5) == [1, NOT_DATE]
+    quarters = Attribute.dates("x", "2024-Q1", "2025-Q1", "quarter")
+    assert codes(quarters, "2024-Q2", "2024-12", "2024") == [1, 3, NOT_DATE]
 
 
 def test_encoder_counts_zoned_times_in_utc() -> None:
@@ -197,38 +193,27 @@ def test_encoder_clips_and_collects_dates() -> None:
     dates = Attribute.dates(
         "x", "2024-01", "2024-03", clip=True, missing="gone", missing_values=["1900-01-01", "NA"]
     )
-    assert codes(dates, "1900-01-01", "NA", "", "gone", "1899-01-01", "2030-01-01", None) == [
-        3,
-        3,
-        3,
-        3,
-        0,
-        2,
-        3,
-    ]
-    assert codes(
-        dates, datetime.date(1900, 1, 1), datetime.date(1900, 1, 2), datetime.date.max
-    ) == [3, 0, 2]
+    gone = 3
+    assert codes(dates, "1900-01-01", "NA", "", "gone", None) == [gone] * 5
+    assert codes(dates, "1899-01-01", "2030-01-01") == [0, 2]
+    assert codes(dates, datetime.date(1900, 1, 1)) == [gone]
+    assert codes(dates, datetime.date(1900, 1, 2), datetime.date.max) == [0, 2]
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("cell", ["year", "quarter", "month", "day"])
-def test_encoder_column_of_times_agrees_with_rule(unit: Any, cell: str) -> None:
+def test_encoder_column_of_times_agrees_with_single_values(unit: Any, cell: str) -> None:
     rng = np.random.default_rng(3)
-    values = (
-        (rng.integers(-3_000_000_000, 3_000_000_000, 300))
-        .astype("datetime64[s]")
-        .astype(f"datetime64[{unit}]")
-    )
+    seconds = rng.integers(-3_000_000_000, 3_000_000_000, 300)  # 1874 to 2065
+    times = seconds.astype("datetime64[s]").astype(f"datetime64[{unit}]")
     attribute = Attribute.dates(
         "x", "1930-01-01", "2020-12-31", cell, missing_values=["1999-01-01"]
     )
+    encoder = Encoder(attribute=attribute)
     for kind in (pa.timestamp(unit), pa.timestamp(unit, "Asia/Tokyo"), pa.date32(), pa.date64()):
-        column = pa.array(values, pa.timestamp(unit)).cast(kind, safe=False)
-        encoder = Encoder(attribute=attribute)
-        assert encoder.encode_array(column).tolist() == [
-            encoder.encode(value) for value in column.to_pylist()
-        ]
+        column = pa.array(times, pa.timestamp(unit)).cast(kind, safe=False)
+        expected = [encoder.encode(value) for value in column.to_pylist()]
+        assert encoder.encode_array(column).tolist() == expected
 
 
 SCHEMA = Schema(
@@ -319,11 +304,12 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 def test_declared_schema_counts_are_equal_in_every_format(source: str, tmp_path: Path) -> None:
     data = SOURCES[source](tmp_path)
     counts = count_marginals(data, SCHEMA, SETS, on_refused="drop")
-    good = [cells for _, cells in ROWS if cells is not None]
-    assert (counts.records, counts.rows_refused) == (len(good), len(ROWS) - len(good))
+    accepted = [cells for _, cells in ROWS if cells is not None]
+    assert counts.records == len(accepted)
+    assert counts.rows_refused == len(ROWS) - len(accepted)
     for names in SETS:
         expected = np.zeros(SCHEMA.sizes(names), int)
-        for cells in good:
+        for cells in accepted:
             expected[tuple(cells[SCHEMA.order[name]] for name in names)] += 1
         assert (counts[names] == expected).all(), names
     assert counts.refused == {
@@ -331,32 +317,33 @@ def test_declared_schema_counts_are_equal_in_every_format(source: str, tmp_path:
         "pay": {"missing": 1, "not a number": 2},
         "day": {"outside the schema": 1},
     }
-    fit = {one.column: one for one in records_fit(SCHEMA, data)}
-    assert (fit["age"].missing, fit["age"].refused, fit["day"].missing, fit["day"].refused) == (
-        2,
-        2,
-        2,
-        1,
-    )
+    fits = {fit.column: (fit.missing, fit.refused) for fit in records_fit(SCHEMA, data)}
+    assert fits["age"] == (2, 2)
+    assert fits["day"] == (2, 1)
 
 
 @pytest.mark.parametrize(
-    ("ending", "write"), [(".dta", "write_dta"), (".sav", "write_sav"), (".xpt", "write_xport")]
+    ("ending", "write"),
+    [
+        (".dta", pyreadstat.write_dta),
+        (".sav", pyreadstat.write_sav),
+        (".xpt", pyreadstat.write_xport),
+    ],
+    ids=["dta", "sav", "xpt"],
 )
-def test_labelled_file_times_count_on_their_day(ending: str, write: str, tmp_path: Path) -> None:
+def test_labelled_file_times_count_on_their_day(ending: str, write: Any, tmp_path: Path) -> None:
     times = pd.to_datetime(
         ["2024-01-31 23:59:59", "2024-02-01", "1959-12-31 12:00", None], format="mixed"
     )
     path = tmp_path / f"a{ending}"
-    getattr(pyreadstat, write)(pd.DataFrame({"x": times, "n": [1.0, 2.0, 3.0, 4.0]}), str(path))
-    dates = Attribute.dates("x", "1959-12-31", "2024-02-01", "day")
-    counts = count_marginals(path, Schema([dates]), [("x",)], on_refused="drop", ignore=["n"])
-    assert np.flatnonzero(counts["x",]).tolist() == [0, dates.size - 2, dates.size - 1]
+    write(pd.DataFrame({"x": times, "n": [1.0, 2.0, 3.0, 4.0]}), str(path))
+    options: dict[str, Any] = {"on_refused": "drop", "ignore": ["n"]}
+    days = Attribute.dates("x", "1959-12-31", "2024-02-01", "day")
+    counts = count_marginals(path, Schema([days]), [("x",)], **options)
+    first, before_last, last = 0, days.size - 2, days.size - 1
+    assert np.flatnonzero(counts["x",]).tolist() == [first, before_last, last]
     numbers = Attribute.numeric("x", [-1e15, 0, 1e15])
-    assert (
-        count_marginals(path, Schema([numbers]), [("x",)], on_refused="drop", ignore=["n"]).records
-        == 3
-    )
+    assert count_marginals(path, Schema([numbers]), [("x",)], **options).records == 3
 
 
 def test_clock_of_stata_months_has_no_days() -> None:
@@ -375,18 +362,20 @@ def test_clock_of_stata_months_has_no_days() -> None:
 def test_stata_leap_seconds_count_on_their_day() -> None:
     clock = clock_of(".dta", "%tC")
     assert clock is not None
-    ends = {"1972-06-30": 1, "1972-12-31": 2, "2016-12-31": 27}
-    for day, leap_seconds in ends.items():
-        midnight = (pd.Timestamp(day) - pd.Timestamp("1960-01-01")).days * 86_400_000 + 86_400_000
-        # The first and the last millisecond of the leap second, and the first one after it.
+    day_ms = 86_400_000
+    leap_seconds_until_end_of = {"1972-06-30": 1, "1972-12-31": 2, "2016-12-31": 27}
+    for text, leap_seconds in leap_seconds_until_end_of.items():
+        day = pd.Timestamp(text)
+        midnight_ms = ((day - pd.Timestamp("1960-01-01")).days + 1) * day_ms
+        last_leap_second_ms = midnight_ms + 1000 * (leap_seconds - 1)
         numbers = [
-            midnight + 1000 * (leap_seconds - 1),
-            midnight + 1000 * leap_seconds - 1,
-            midnight + 1000 * leap_seconds,
+            float(last_leap_second_ms),
+            float(last_leap_second_ms + 999),
+            float(last_leap_second_ms + 1000),  # the next day
         ]
-        dates = [pd.Timestamp(day).date()] * 2 + [(pd.Timestamp(day) + pd.Timedelta(days=1)).date()]
-        assert clock.dates(pa.array([*map(float, numbers)])).to_pylist() == dates
-        assert clock.dates([*map(float, numbers)]) == dates
+        dates = [day.date(), day.date(), (day + pd.Timedelta(days=1)).date()]
+        assert clock.dates(pa.array(numbers)).to_pylist() == dates
+        assert clock.dates(numbers) == dates
 
 
 @pytest.mark.parametrize(

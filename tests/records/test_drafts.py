@@ -98,9 +98,9 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
 }
 
 
-@pytest.mark.parametrize("word", COLUMNS)
-def test_draft_accepts_drafted_rows_or_gives_reason(word: str) -> None:
-    column, outcome = COLUMNS[word]
+@pytest.mark.parametrize("name", COLUMNS)
+def test_draft_accepts_drafted_rows_or_gives_reason(name: str) -> None:
+    column, outcome = COLUMNS[name]
     rows = pa.table({"x": column, "y": pa.array([str(i % 2) for i in range(len(column))])})
     draft = draft_of_public(rows)
     if outcome in ("labels", "edges", "unit"):
@@ -108,10 +108,11 @@ def test_draft_accepts_drafted_rows_or_gives_reason(word: str) -> None:
         assert getattr(attribute, outcome) is not None
         codes = Encoder(attribute=attribute).encode_array(column)
         assert codes.min() >= MISSING
-        assert set(codes[codes >= 0]) == set(range(attribute.size)) or outcome != "labels"
+        if outcome == "labels":
+            assert set(codes[codes >= 0]) == set(range(attribute.size))
     else:
         assert "x" not in draft.schema
-        assert any(one in draft.reasons["x"] for one in outcome.split("|"))
+        assert any(reason in draft.reasons["x"] for reason in outcome.split("|"))
     assert refused_rows(rows) == {}
 
 
@@ -141,20 +142,12 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.one_of(st.none(), values), min_size=2, max_size=8))
 def test_draft_of_mixed_values_accepts_drafted_rows(column: list[Any]) -> None:
-    assert (
-        refused_rows(
-            pd.DataFrame(
-                {
-                    "x": pd.Series(column, dtype=object),
-                    "y": [str(i % 2) for i in range(len(column))],
-                }
-            )
-        )
-        == {}
-    )
+    other_column = [str(i % 2) for i in range(len(column))]
+    rows = pd.DataFrame({"x": pd.Series(column, dtype=object), "y": other_column})
+    assert refused_rows(rows) == {}
 
 
 def test_draft_labels_are_texts_compared_in_counting() -> None:
@@ -196,13 +189,12 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_text_file_is_drafted_and_counted(tmp_path: Path, name: str) -> None:
     text, columns = FILES[name]
-    (tmp_path / name).write_bytes(text.encode())
-    draft = draft_of_public(tmp_path / name)
-    assert draft.schema.names == tuple(columns.split("|"))
-    counts = count_marginals(
-        tmp_path / name, draft.schema, [draft.schema.names], ignore=draft.unlabelled
-    )
-    assert counts.records == 2
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    draft = draft_of_public(path)
+    names = draft.schema.names
+    assert names == tuple(columns.split("|"))
+    assert count_marginals(path, draft.schema, [names], ignore=draft.unlabelled).records == 2
 
 
 @pytest.mark.parametrize(
@@ -223,11 +215,10 @@ def test_ragged_csv_message_names_cause(tmp_path: Path, text: str, word: str) ->
 
 
 def test_explicit_blank_delimiter_is_used(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_text('"sex" "age"\n"F" 31\n"M" 4\n')
-    assert draft_of_public(TextFile(path=tmp_path / "x.txt", delimiter=" ")).schema.names == (
-        "sex",
-        "age",
-    )
+    path = tmp_path / "x.txt"
+    path.write_text('"sex" "age"\n"F" 31\n"M" 4\n')
+    draft = draft_of_public(TextFile(path=path, delimiter=" "))
+    assert draft.schema.names == ("sex", "age")
 
 
 @pytest.mark.parametrize(
@@ -251,14 +242,12 @@ def test_broken_json_array_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_long_json_array_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.records.readers.BLOCK", 7)
+    # texts with the characters that end an array, and a character of two bytes
     rows = [{"sex": "FMü"[i % 3], "note": '],{"' * (i % 4)} for i in range(50)]
-    pd.DataFrame(rows).to_json(tmp_path / "x.json", orient="records", force_ascii=False, indent=1)
-    draft = draft_of_public(tmp_path / "x.json")
-    assert count_marginals(tmp_path / "x.json", draft.schema, [("sex",)])["sex",].tolist() == [
-        17,
-        17,
-        16,
-    ]
+    path = tmp_path / "x.json"
+    pd.DataFrame(rows).to_json(path, orient="records", force_ascii=False, indent=1)
+    draft = draft_of_public(path)
+    assert count_marginals(path, draft.schema, [("sex",)])["sex",].tolist() == [17, 17, 16]
 
 
 def workbook(path: Path, sheets: dict[str, list[list[Any]]], hidden: str = "") -> Path:
@@ -278,21 +267,18 @@ ROWS: list[list[Any]] = [[2019, "sex"], ["01", "F"], ["02", "M"]]
 
 
 def test_numbers_in_sheet_header_are_names(tmp_path: Path) -> None:
-    assert draft_of_public(workbook(tmp_path / "x.xlsx", {"a": ROWS})).schema.names == (
-        "2019",
-        "sex",
-    )
+    path = workbook(tmp_path / "x.xlsx", {"a": ROWS})
+    assert draft_of_public(path).schema.names == ("2019", "sex")
 
 
 def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
     path = workbook(tmp_path / "x.xlsx", {"a": ROWS, "b": [["x"], [1], [2]], "empty": []})
     with pytest.raises(DataError, match="'a', 'b'"):
         draft_of_public(path)
-    draft = draft_of_public(SheetFile(path=path, sheet="b"))
+    sheet = SheetFile(path=path, sheet="b")
+    draft = draft_of_public(sheet)
     assert draft.schema.names == ("x",)
-    assert count_marginals(SheetFile(path=path, sheet="b"), draft.schema, [("x",)])[
-        "x",
-    ].tolist() == [1, 1]
+    assert count_marginals(sheet, draft.schema, [("x",)])["x",].tolist() == [1, 1]
     with pytest.raises(DataError, match="no sheet 'c'"):
         draft_of_public(SheetFile(path=path, sheet="c"))
 
@@ -300,6 +286,13 @@ def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
 def test_empty_and_hidden_sheets_are_ignored(tmp_path: Path) -> None:
     path = workbook(tmp_path / "x.xlsx", {"a": ROWS, "empty": [], "lists": [["x"]]}, hidden="lists")
     assert draft_of_public(path).schema.names == ("2019", "sex")
+
+
+LABELLED_WRITERS: dict[str, Any] = {
+    "sav": pyreadstat.write_sav,
+    "dta": pyreadstat.write_dta,
+    "xpt": pyreadstat.write_xport,
+}
 
 
 LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
@@ -313,43 +306,39 @@ LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
 }
 
 
-@pytest.mark.parametrize("word", LABELS)
-def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, word: str) -> None:
-    labels, missing, reason = LABELS[word]
-    rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "sex": [1.0, 2.0, 1.0]})
-    sex = {1.0: "F", 2.0: "M", 8.0: "unknown", 9.0: "refused"}
+@pytest.mark.parametrize("case", LABELS)
+def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, case: str) -> None:
+    labels, missing, reason = LABELS[case]
+    path = tmp_path / "x.sav"
+    sex_labels = {1.0: "F", 2.0: "M", 8.0: "unknown", 9.0: "refused"}
     pyreadstat.write_sav(
-        rows,
-        tmp_path / "x.sav",
-        variable_value_labels={"x": labels, "sex": sex},
+        pd.DataFrame({"x": [1.0, 2.0, 3.0], "sex": [1.0, 2.0, 1.0]}),
+        path,
+        variable_value_labels={"x": labels, "sex": sex_labels},
         missing_ranges={"x": missing},
     )
-    draft = draft_schema(tmp_path / "x.sav")
+    draft = draft_schema(path)
     assert draft.schema.names == ("sex",)
     assert reason in draft.reasons["x"]
-    if word in ("twice", "code"):
-        assert reason in draft_of_public(tmp_path / "x.sav").reasons["x"]
+    if case in ("twice", "code"):  # a draft of public records drafts the other cases from values
+        assert reason in draft_of_public(path).reasons["x"]
 
 
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_value_with_empty_label_counts_as_itself(tmp_path: Path, form: str) -> None:
     rows, labels = pd.DataFrame({"x": [1.0, 2.0, 3.0]}), {"x": {1.0: "yes", 2.0: "no", 3.0: ""}}
     path = tmp_path / f"x.{form}"
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta}[form](
-        rows, path, variable_value_labels=labels
-    )
+    LABELLED_WRITERS[form](rows, path, variable_value_labels=labels)
     for draft in (draft_schema(path), draft_of_public(path)):
         assert set(draft.schema["x"].labels or ()) >= {"yes", "no"}
-    assert count_marginals(path, draft.schema, [("x",)]).tables["x",].tolist() == [1, 1, 1]
+        assert count_marginals(path, draft.schema, [("x",)])["x",].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"x.{form}"
     rows = pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]})
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](
-        rows, path
-    )
+    LABELLED_WRITERS[form](rows, path)
     draft = draft_of_public(path)
     assert draft.schema.names == ("z",)
     assert "dates" in draft.reasons["born"]
@@ -365,14 +354,17 @@ def test_data_read_once_is_drafted() -> None:
 
 
 def test_unreadable_column_does_not_stop_draft(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({"x": [[1], [2]], "s": [{"a": 1}, None], "y": ["a", "b"]}), tmp_path / "x.parquet"
-    )
-    draft = draft_of_public(tmp_path / "x.parquet")
-    assert (draft.schema.names, draft.unlabelled) == (("y",), ("x", "s"))
-    (tmp_path / "x.csv").write_text("a,a,b\n1,2,3\n4,5,6\n")
-    draft = draft_of_public(tmp_path / "x.csv")
-    assert (draft.schema.names, draft.unlabelled) == (("b",), ("a",))
+    parquet, text = tmp_path / "x.parquet", tmp_path / "x.csv"
+    table = pa.table({"list": [[1], [2]], "struct": [{"a": 1}, None], "y": ["a", "b"]})
+    pq.write_table(table, parquet)
+    text.write_text("twice,twice,b\n1,2,3\n4,5,6\n")
+    for path, names, unlabelled in (
+        (parquet, ("y",), ("list", "struct")),
+        (text, ("b",), ("twice",)),
+    ):
+        draft = draft_of_public(path)
+        assert draft.schema.names == names
+        assert draft.unlabelled == unlabelled
 
 
 def test_draft_without_attributes_error_lists_reasons() -> None:
@@ -409,12 +401,13 @@ def test_dates_have_days_months_or_years(first: str, last: str, unit: str, cells
 
 
 def test_dates_of_files_are_drafted_and_counted(tmp_path: Path) -> None:
-    days = pd.DataFrame({"x": ["2020-02-28", "2020-02-29", "2021-03-01"], "sex": ["F", "M", "F"]})
-    days.to_csv(tmp_path / "x.csv", index=False)
-    days.to_json(tmp_path / "x.json", orient="records")
-    days.assign(x=pd.to_datetime(days["x"])).to_parquet(tmp_path / "x.parquet")
-    days.assign(x=pd.to_datetime(days["x"])).to_feather(tmp_path / "x.feather")
-    workbook(tmp_path / "x.xlsx", {"a": [list(days.columns), *days.to_numpy(object).tolist()]})
+    texts = pd.DataFrame({"x": ["2020-02-28", "2020-02-29", "2021-03-01"], "sex": ["F", "M", "F"]})
+    dates = texts.assign(x=pd.to_datetime(texts["x"]))
+    texts.to_csv(tmp_path / "x.csv", index=False)
+    texts.to_json(tmp_path / "x.json", orient="records")
+    dates.to_parquet(tmp_path / "x.parquet")
+    dates.to_feather(tmp_path / "x.feather")
+    workbook(tmp_path / "x.xlsx", {"a": [list(texts.columns), *texts.to_numpy(object).tolist()]})
     for path in sorted(tmp_path.iterdir()):
         draft = draft_of_public(path)
         assert draft.schema["x"] == Attribute.dates("x", "2020-02", "2021-03", "month")

@@ -96,26 +96,23 @@ values_of = {
 def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | values_of[kind], max_size=8))
     array = pa.array(values, kind)
-    forms = [array, pa.concat_arrays([array, array]).slice(len(array))]
-    if (
-        not pa.types.is_nested(kind)
-        and kind != pa.float16()
-        and kind not in (pa.null(), pa.string_view())
-    ):
-        forms.append(array.dictionary_encode())
-        forms.append(pa.DictionaryArray.from_arrays(pa.array(range(len(array)), pa.int8()), array))
-    if not pa.types.is_nested(kind) and kind != pa.null():
-        forms.append(
-            pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(array) + 1), pa.int32()), array)
-        )
+    second_half = pa.concat_arrays([array, array]).slice(len(array))
+    columns = [array, second_half]
+    is_flat = not pa.types.is_nested(kind) and kind != pa.null()
+    if is_flat and kind not in (pa.float16(), pa.string_view()):
+        indices = pa.array(range(len(array)), pa.int8())
+        columns += [array.dictionary_encode(), pa.DictionaryArray.from_arrays(indices, array)]
+    if is_flat:
+        run_ends = pa.array(range(1, len(array) + 1), pa.int32())
+        columns.append(pa.RunEndEncodedArray.from_arrays(run_ends, array))
     for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         if kind == pa.timestamp("ns"):
             expected = [encoder.missing if value is None else UNSUPPORTED for value in values]
         else:
             expected = [encoder.encode(value) for value in array.to_pylist()]
-        for form in forms:
-            codes = encoder.encode_array(form)
+        for column in columns:
+            codes = encoder.encode_array(column)
             assert codes.tolist() == expected
             assert codes.dtype == encoder.dtype
 
@@ -157,8 +154,9 @@ def test_columns_that_python_cannot_read_are_refused() -> None:
 
 
 def test_mixed_objects_have_codes_of_single_values() -> None:
-    values = list({type(value): value for _, value, _ in RULES}.values())
-    values += [
+    one_value_per_type = list({type(value): value for _, value, _ in RULES}.values())
+    values = [
+        *one_value_per_type,
         1,
         2.5,
         10**300,
@@ -173,11 +171,6 @@ def test_mixed_objects_have_codes_of_single_values() -> None:
     for pair in itertools.product(values, repeat=2):
         column = engine.records.readers.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
-            codes = (
-                encoder.encode_values(column)
-                if isinstance(column, list)
-                else encoder.encode_array(column)
-            )
-            assert codes.tolist() == [encoder.encode(value) for value in pair], (
-                f"{list(map(type, pair))}"
-            )
+            encode = encoder.encode_values if isinstance(column, list) else encoder.encode_array
+            expected = [encoder.encode(value) for value in pair]
+            assert encode(column).tolist() == expected, f"{list(map(type, pair))}"
