@@ -109,7 +109,9 @@ def count_or_refuse(path: Path) -> Counts | None:
     return counts
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.full), 3])
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.full), 3], ids=["all variants", "every third"]
+)
 def test_hostile_csv_is_refused_or_counted_exactly(tmp_path: Path, step: int) -> None:
     variants = csv_variants()[::step]
     assert len(variants) >= 200 // step
@@ -121,31 +123,33 @@ def test_hostile_csv_is_refused_or_counted_exactly(tmp_path: Path, step: int) ->
         is_unchanged = name.startswith(("packed", "two packs", "not packed"))
         path.write_bytes(gzip.compress(body) if packed and not is_unchanged else body)
         counts = count_or_refuse(path)
-        refused += counts is None
-        if counts is not None:
-            # the strict reader of the standard library is the reference
-            text = (gzip.decompress(body) if packed and is_unchanged else body).decode("utf-8-sig")
-            rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-            assert counts.rows_in == sum(1 for row in rows[1:] if row), name
-            assert counts["sex",].sum() == counts.records
+        if counts is None:
+            refused += 1
+            continue
+        # the strict reader of the standard library is the reference
+        text = (gzip.decompress(body) if packed and is_unchanged else body).decode("utf-8-sig")
+        _, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+        assert counts.rows_in == sum(1 for row in rows if row), name
+        assert counts["sex",].sum() == counts.records
     assert refused > 90 // step
 
 
 def test_common_csv_forms_are_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
     plain = b"\n".join([b"code,age,sex", *GOOD_ROWS, b""])
     quoted = b"\n".join(b'"' + line.replace(b",", b'","') + b'"' for line in plain.split())
-    wide = plain.replace(b"\n", b',"a ""b""\n\n,c"\n')
+    field_with_line_breaks = plain.replace(b"\n", b',"a ""b""\n\n,c"\n')
+    without_last_line_end = plain[:-1]
     for body in (
         plain,
-        plain[:-1],
+        without_last_line_end,
         plain.replace(b"\n", b"\r\n"),
         plain.replace(b"\n", b"\r"),
         quoted,
-        wide,
+        field_with_line_breaks,
     ):
-        for form in (body, b"\xef\xbb\xbf" + body, b"\n\n" + body, body + b"\n\n"):
-            path = tmp_path / "x.csv"
-            path.write_bytes(form)
+        for content in (body, b"\xef\xbb\xbf" + body, b"\n\n" + body, body + b"\n\n"):
+            path.write_bytes(content)
             assert count_marginals(path, SMALL, SMALL_SETS)["sex",].tolist() == [10, 10, 0]
 
 
@@ -153,29 +157,31 @@ def test_hostile_parquet_is_refused_or_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     variants = parquet_variants()
     assert len(variants) >= 100
-    for _, body in variants:
+    for name, body in variants:
         path.write_bytes(body)
         counts = count_or_refuse(path)
-        assert counts is None or counts["sex",].sum() == counts.records
+        if counts is not None:
+            assert counts["sex",].sum() == counts.records, name
     path.write_bytes(parquet_bytes())
     assert count_or_refuse(path) is not None
 
 
 def test_unusable_columns_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    good = {"code": [1], "age": [1.0], "sex": ["F"]}
+    columns = {"code": [1], "age": [1.0], "sex": ["F"]}
     nested = ([[1]], [{"x": 1}], [{CANARY: 7391}])
-    tables = [pa.table(good | {"code": pa.array(column)}) for column in nested]
+    tables = [pa.table(columns | {"code": pa.array(code)}) for code in nested]
     for table in (*tables, pa.table({})):
         pa.parquet.write_table(table, path)
         assert count_or_refuse(path) is None
-    twice = pd.DataFrame([[1, 2.0, "F", 3]], columns=["code", "age", "sex", "code"])
-    for data in (twice, pa.Table.from_arrays([[1], [2.0], ["F"], [3]], names=list(twice.columns))):
+    names = ["code", "age", "sex", "code"]
+    frame = pd.DataFrame([[1, 2.0, "F", 3]], columns=names)
+    for data in (frame, pa.Table.from_arrays([[1], [2.0], ["F"], [3]], names=names)):
         with pytest.raises(DataError, match="2 columns have the name 'code'"):
             count_marginals(data, SMALL, SMALL_SETS)
         assert count_marginals(data, SMALL, [("sex",)]).records == 1
-    for data in (twice[["age"]], pd.DataFrame({1: [2]}), pd.DataFrame()):
-        with pytest.raises(DataError, match=r"no column 'code' and \d more|no column 'code'"):
+    for data in (frame[["age"]], pd.DataFrame({1: [2]}), pd.DataFrame()):
+        with pytest.raises(DataError, match="no column 'code'"):
             count_marginals(data, SMALL, [("code", "sex")])
 
 
@@ -200,30 +206,33 @@ print(peak() - before)
 
 def test_decompression_bombs_use_bounded_memory(tmp_path: Path) -> None:
     rows = 52_000_000
-    constant = tmp_path / "constant.parquet"  # 0.4 GB of numbers in 0.3 MB
+    many_groups = tmp_path / "many groups.parquet"  # 0.4 GB of numbers in 0.3 MB
     batch = pa.record_batch({"a": np.zeros(4_000_000, np.int64)})
-    with pa.parquet.ParquetWriter(constant, batch.schema, compression="zstd") as writer:
+    with pa.parquet.ParquetWriter(many_groups, batch.schema, compression="zstd") as writer:
         for _ in range(rows // batch.num_rows):
             writer.write_batch(batch)
-    label = tmp_path / "label.parquet"  # 200 GB of text in 3 kB
-    texts_ = pa.DictionaryArray.from_arrays(
+    one_label = tmp_path / "one label.parquet"  # 200 GB of text in 3 kB
+    texts = pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(100_000, np.int32)), pa.array(["x" * 2_000_000])
     )
     options = {"compression": "zstd", "dictionary_pagesize_limit": 2**30, "store_schema": False}
-    pa.parquet.write_table(pa.table({"a": texts_}), label, **options)
-    plain = tmp_path / "plain.parquet"  # 0.4 GB of numbers in one row group
-    table = pa.table({"a": np.zeros(rows, np.int64)})
+    pa.parquet.write_table(pa.table({"a": texts}), one_label, **options)
+    one_group = tmp_path / "one group.parquet"  # 0.4 GB of numbers in one row group
     pa.parquet.write_table(
-        table, plain, row_group_size=rows, compression="zstd", use_dictionary=False
+        pa.table({"a": np.zeros(rows, np.int64)}),
+        one_group,
+        row_group_size=rows,
+        compression="zstd",
+        use_dictionary=False,
     )
-    del table
-    packed = tmp_path / "packed.csv.gz"  # 0.3 GB of texts in 12 kB
-    packed.write_bytes(gzip.compress(b"a\n" + b"0\n" * 6_000_000, 1))
-    files = [constant, label, plain, packed]
-    assert all(file.stat().st_size < 2_000_000 for file in files)
-    run = [sys.executable, "-c", BOMB, *map(str, files)]
-    *outputs, megabytes = subprocess.run(
-        run, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert outputs == [str(rows), "100000", "refused", "6000000"]
+    csv_file = tmp_path / "packed.csv.gz"  # 12 MB of texts in 12 kB
+    csv_file.write_bytes(gzip.compress(b"a\n" + b"0\n" * 6_000_000, 1))
+    expected = {many_groups: str(rows), one_label: "100000", one_group: "refused"}
+    expected[csv_file] = "6000000"
+    assert all(file.stat().st_size < 2_000_000 for file in expected)
+    # in a new process, so that the peak memory is that of the files
+    command = [sys.executable, "-c", BOMB, *map(str, expected)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    *outputs, megabytes = run.stdout.split()
+    assert outputs == list(expected.values())
     assert int(megabytes) < 300

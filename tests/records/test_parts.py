@@ -55,7 +55,7 @@ def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def split(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
+def split(frame: pd.DataFrame, parts: int) -> list[pd.DataFrame]:
     return [frame.iloc[i::parts] for i in range(parts)]
 
 
@@ -64,153 +64,152 @@ def test_sum_of_saved_shards_equals_counts_of_all(tmp_path: Path) -> None:
     expected = counts_for(PLAN, frame)
     assert expected.rows_refused > 20
     assert expected.rows_in == len(frame)
-    for i, part in enumerate(split(frame)):
+    loaded_shards = []
+    for i, part in enumerate(split(frame, 8)):
         counts_for(PLAN, part).save(tmp_path / f"{i}.counts")
-    loaded = [Counts.load(tmp_path / f"{i}.counts") for i in range(8)]
-    total = Counts.sum(reversed(loaded))
+        loaded_shards.append(Counts.load(tmp_path / f"{i}.counts"))
+    total = Counts.sum(reversed(loaded_shards))
     assert have_equal_counts(total, expected)
     assert len(set(total.shards)) == 8
-    total.save(tmp_path / "all.counts")
-    again = Counts.load(tmp_path / "all.counts")
-    assert have_equal_counts(again, expected)
-    assert again.shards == total.shards
-    assert not again["sex", "age"].flags.writeable
-    assert have_equal_counts(
-        count_marginals(tmp_path / "all.counts", SCHEMA, list(expected)), expected
-    )
+    path = tmp_path / "all.counts"
+    total.save(path)
+    loaded = Counts.load(path)
+    assert have_equal_counts(loaded, expected)
+    assert loaded.shards == total.shards
+    assert not loaded["sex", "age"].flags.writeable
+    assert have_equal_counts(count_marginals(path, SCHEMA, list(expected)), expected)
 
 
 def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
-    file, before = tmp_path / "a.counts", os.umask(0)
+    path, umask = tmp_path / "a.counts", os.umask(0)
     try:
-        counts_for(PLAN, records()).save(file)
+        counts_for(PLAN, records()).save(path)
     finally:
-        os.umask(before)
-    assert file.stat().st_mode & 0o777 == 0o600
-    content = file.read_bytes()
-    with pytest.raises(DataError, match="is not overwritten"):
-        counts_for(PLAN, records(9)).save(file)
-    for path, words in (
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o600
+    content = path.read_bytes()
+    for other_path, words in (
+        (path, "is not overwritten"),
         (tmp_path / "no" / "a.counts", "existing folder"),
         (Path("/"), "is a folder"),
     ):
         with pytest.raises(DataError, match=words):
-            counts_for(PLAN, records(9)).save(path)
-    assert file.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [file]
+            counts_for(PLAN, records(9)).save(other_path)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
+def test_sum_with_repeated_shard_is_refused() -> None:
     frame = records()
-    one, two = (counts_for(PLAN, part).as_shard() for part in split(frame, 2))
-    sum_ = one + two
-    for twice in (
-        (one, one),
-        (sum_, two),
-        (one, sum_),
-        (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1))),
+    first, second = (counts_for(PLAN, part).as_shard() for part in split(frame, 2))
+    first_in_other_order = counts_for(PLAN, frame.iloc[::2].sample(frac=1))
+    total = first + second
+    for repeated in (
+        (first, first),
+        (total, second),
+        (first, total),
+        (first, first_in_other_order),
     ):
         with pytest.raises(DataError, match="1 part of the records occurred twice"):
-            Counts.sum(twice)
+            Counts.sum(repeated)
     empty = counts_for(PLAN, frame.iloc[:0]).as_shard()
-    assert have_equal_counts(Counts.sum([empty, one, empty, two]), sum_)
+    assert have_equal_counts(Counts.sum([empty, first, empty, second]), total)
     # names distinguish shards with equal counts
     north, south = (counts_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
     assert (north + south).records == 2 * north.records
     with pytest.raises(DataError, match="occurred twice"):
         north + counts_for(PLAN, frame.iloc[:5]).as_shard("north")
     with pytest.raises(DataError, match="have an id already"):
-        one.as_shard("north")
-    other = Schema([*SCHEMA.attributes[:2], Attribute.of_size("two", 1)])
-    part = count_marginals(
-        frame.assign(two=0), other, [("sex",)], on_refused="drop", ignore=["one"]
+        first.as_shard("north")
+    other_schema = Schema([*SCHEMA.attributes[:2], Attribute.of_size("two", 1)])
+    other_counts = count_marginals(
+        frame.assign(two=0), other_schema, [("sex",)], on_refused="drop", ignore=["one"]
     )
-    assert part.as_shard("north").shards != north.shards
+    assert other_counts.as_shard("north").shards != north.shards
 
 
 def test_sum_of_incompatible_shards_is_refused() -> None:
     frame = records()
-    one = counts_for(PLAN, frame.iloc[:100])
+    first, rest = counts_for(PLAN, frame.iloc[:100]), frame.iloc[100:]
     ages = Schema([SCHEMA["sex"], Attribute.numeric("age", [0, 21, 65, 120]), SCHEMA["one"]])
-    other = plan(
+    other_bins = plan(
         Workload(ages).add(("sex", "age"), "marginal").add(("one",), "marginal"), Budget(pcost=1.0)
     )
-    for part in (counts_for(other, frame.iloc[100:]), counts_for(COARSE, frame.iloc[100:])):
+    for other_plan in (other_bins, COARSE):
         with pytest.raises(DataError, match="different schemas or tables"):
-            Counts.sum([one, part])
+            Counts.sum([first, counts_for(other_plan, rest)])
+    capped = counts_for(CAPPED, rest, person="person")
     with pytest.raises(DataError, match="different limits"):
-        Counts.sum(
-            [one, counts_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True
-        )
+        Counts.sum([first, capped], split_by_person=True)
     with pytest.raises(DataError, match="largest number allowed"):
-        replace(one, records=2**62) + one
+        replace(first, records=2**62) + first
     with pytest.raises(DataError, match="at least one part"):
         Counts.sum([])
     with pytest.raises(DataError, match="part"):
-        Counts.sum([one, {}])  # type: ignore[list-item]
+        Counts.sum([first, {}])  # type: ignore[list-item]
     with pytest.raises(DataError, match="no count column"):
-        measure(PLAN, one, rehearsal=True, count_column="n")
+        measure(PLAN, first, rehearsal=True, count_column="n")
 
 
 def test_sum_of_capped_shards_needs_split_by_person(tmp_path: Path) -> None:
     frame = records()
     expected = counts_for(CAPPED, frame, person="person")
     assert expected.rows_over_cap > 20
-    thirds = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
-    parts = [counts_for(CAPPED, part, person="person") for part in thirds]
+    thirds_of_persons = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
+    shards = [counts_for(CAPPED, part, person="person") for part in thirds_of_persons]
     with pytest.raises(DataError, match="split_by_person"):
-        Counts.sum(parts)
+        Counts.sum(shards)
     with pytest.raises(DataError, match="split_by_person"):
-        parts[0] + parts[1]
-    assert have_equal_counts(Counts.sum(parts, split_by_person=True), expected)
-    for i, part in enumerate(parts):
-        part.save(tmp_path / f"{i}.counts")
+        shards[0] + shards[1]
+    assert have_equal_counts(Counts.sum(shards, split_by_person=True), expected)
     files = [str(tmp_path / f"{i}.counts") for i in range(3)]
+    for file, shard in zip(files, shards, strict=True):
+        shard.save(file)
     out = tmp_path / "all.counts"
     assert main(["counts", "merge", *files, "--out", str(out)]) == 1
     assert not out.exists()
     assert main(["counts", "merge", *files, "--split-by-person", "--out", str(out)]) == 0
     assert have_equal_counts(Counts.load(out), expected)
     # the cap limits a release of the sum like a release of the records
-    one_row = plan(WORKLOAD, Budget(pcost=1.0))
+    one_row_plan = plan(WORKLOAD, Budget(pcost=1.0))
     with pytest.raises(DataError, match="up to 2 rows per person"):
-        measure(one_row, out, rehearsal=True)
+        measure(one_row_plan, out, rehearsal=True)
     assert check_records(CAPPED, out).over_cap == expected.rows_over_cap
 
 
 def test_release_of_sum_has_digest_of_records(tmp_path: Path) -> None:
     frame, intakes = records(), list[Intake]()
-    book = Ledger.create(tmp_path / "book")
+    ledger = Ledger.create(tmp_path / "ledger")
     for name in ("direct", "parts"):
-        book.add_dataset(name, total=Budget(pcost=1e7))
-    measure(PLAN, frame, dataset="direct", ledger=book)
-    total = Counts.sum(counts_for(PLAN, part).as_shard() for part in split(frame))
-    measurement = measure(PLAN, total, dataset="parts", ledger=book, intake=intakes.append)
-    assert "released under the name 'direct'" in intakes[0].warnings[0]
-    assert (intakes[0].rows_in, intakes[0].refused) == (
-        len(frame),
-        counts_for(PLAN, frame).rows_refused,
-    )
+        ledger.add_dataset(name, total=Budget(pcost=1e7))
+    measure(PLAN, frame, dataset="direct", ledger=ledger)
+    total = Counts.sum(counts_for(PLAN, part).as_shard() for part in split(frame, 8))
+    measurement = measure(PLAN, total, dataset="parts", ledger=ledger, intake=intakes.append)
+    (intake,) = intakes
+    assert "released under the name 'direct'" in intake.warnings[0]
+    assert intake.rows_in == len(frame)
+    assert intake.refused == counts_for(PLAN, frame).rows_refused
+    # with this budget the noise is far below half a count
     assert abs(measurement.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
-    one, two = (row for row in book.rows() if row.kind == "spend")
-    assert one.sha256 == two.sha256 != ""  # keyed digests of the records
+    direct, parts = (row.sha256 for row in ledger.rows() if row.kind == "spend")
+    assert direct == parts != ""  # keyed digests of the records
 
 
 def test_look_at_sum_needs_same_records_to_finish(tmp_path: Path) -> None:
     frame, common = records(), coarse_or_fine(COARSE, PLAN, names=["coarse", "fine"])
     total = Counts.sum(counts_for_steps(common, part).as_shard() for part in split(frame, 3))
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e8))
-    key = stepwise.look(common, total, dataset="d", ledger=book).key
-    stepwise.decide(book, key, option="fine", by="A. Reader")
-    for data in (
-        Counts.sum([total, counts_for_steps(common, records(30)).as_shard()]),
-        frame.iloc[1:],
-    ):
+    ledger = Ledger.create(tmp_path / "ledger")
+    ledger.add_dataset("d", total=Budget(pcost=1e8))
+    key = stepwise.look(common, total, dataset="d", ledger=ledger).key
+    stepwise.decide(ledger, key, option="fine", by="A. Reader")
+    more_records = Counts.sum([total, counts_for_steps(common, records(30)).as_shard()])
+    fewer_records = frame.iloc[1:]
+    for data in (more_records, fewer_records):
         with pytest.raises(DataError, match="not the records of the first measurement"):
-            stepwise.finish(book, key, data)
-    done = stepwise.finish(book, key, frame)
-    assert abs(done.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
+            stepwise.finish(ledger, key, data)
+    final = stepwise.finish(ledger, key, frame)
+    # with this budget the noise is far below half a count
+    assert abs(final.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
 
 
 def parse_json(text: str) -> dict[str, Any]:
@@ -374,22 +373,22 @@ def test_invalid_counts_file_is_refused(tmp_path: Path, wrong: dict[str, Any]) -
 
 def test_damaged_counts_file_is_refused_or_equal(tmp_path: Path) -> None:
     path, counts = tmp_path / "a.counts", counts_for(PLAN, records())
+    damaged = tmp_path / "damaged.counts"
     counts.save(path)
     content, rng = path.read_bytes(), random.Random(0)
-    short = [content[:n] for n in range(0, len(content), 97)] + [b"no zip"]
-    spoiled = []
+    for truncated in [*(content[:n] for n in range(0, len(content), 97)), b"no zip"]:
+        damaged.write_bytes(truncated)
+        with pytest.raises(EngineError):
+            Counts.load(damaged)
     for _ in range(60):
-        body = bytearray(content)
-        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
-        spoiled.append(bytes(body))
-    for i, body in enumerate(short + spoiled):
-        (tmp_path / f"{i}.counts").write_bytes(body)
+        changed_bit = bytearray(content)
+        changed_bit[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        damaged.write_bytes(bytes(changed_bit))
         try:
-            again = Counts.load(tmp_path / f"{i}.counts")
+            loaded = Counts.load(damaged)
         except EngineError:
             continue
-        assert i >= len(short)
-        assert have_equal_counts(again, counts)
+        assert have_equal_counts(loaded, counts)
     os.chmod(path, 0)
     if os.geteuid():
         with pytest.raises(DataError, match="permission"):
