@@ -33,23 +33,20 @@ anything = (
 def test_rows_in_are_rows_counted_and_rows_refused(rows: list[tuple[object, ...]]) -> None:
     frame = pd.DataFrame(rows, columns=list(SCHEMA.names), dtype=object)
     counts = count_marginals(frame, SCHEMA, ALL_SETS, on_refused="drop")
-    codes = [
-        [Encoder(attribute=SCHEMA[name]).encode(v) for name, v in zip(SCHEMA, row, strict=True)]
-        for row in rows
-    ]
-    good = [code for code in codes if min(code) >= 0]
+    encoders = [Encoder(attribute=SCHEMA[name]) for name in SCHEMA]
+    codes = [[e.encode(v) for e, v in zip(encoders, row, strict=True)] for row in rows]
+    accepted = [row_codes for row_codes in codes if min(row_codes) >= 0]
     assert counts.rows_in == len(rows)
-    assert counts.records == len(good)
-    assert sum(n for reasons in counts.refused.values() for n in reasons.values()) == sum(
-        code < 0 for row in codes for code in row
-    )
+    assert counts.records == len(accepted)
+    refused_values = sum(code < 0 for row_codes in codes for code in row_codes)
+    assert sum(sum(reasons.values()) for reasons in counts.refused.values()) == refused_values
     for names in ALL_SETS:
         expected = np.zeros(SCHEMA.sizes(names), np.int64)
-        for code in good:
-            expected[tuple(code[SCHEMA.names.index(name)] for name in names)] += 1
+        for row_codes in accepted:
+            expected[tuple(row_codes[SCHEMA.order[name]] for name in names)] += 1
         np.testing.assert_array_equal(counts[names], expected)
-    if len(good) < len(rows):
-        with pytest.raises(DataError, match=f"{len(rows) - len(good)} of {len(rows)} rows"):
+    if len(accepted) < len(rows):
+        with pytest.raises(DataError, match=f"{len(rows) - len(accepted)} of {len(rows)} rows"):
             count_marginals(frame, SCHEMA, ALL_SETS)
 
 
@@ -62,15 +59,14 @@ def test_refusal_message_names_column_reason_and_rows(tmp_path: Path) -> None:
     for kind in ("DataFrame", "csv", "csv.gz"):
         with pytest.raises(DataError) as caught:
             count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code"), ("sex",)])
-        text = str(caught.value)
-        assert text.startswith(
+        message = str(caught.value)
+        assert message.startswith(
             "5 of 10 rows do not fit the schema: column 'age': 1 missing, 2 not a number; "
         )
-        assert "column 'code': 3 outside the schema" in text
+        assert "column 'code': 3 outside the schema" in message
         assert_hides_values(caught.value)
-        counts = count_marginals(
-            KINDS[kind](frame, tmp_path), SCHEMA, [("age", "code")], on_refused="drop"
-        )
+        data = KINDS[kind](frame, tmp_path)
+        counts = count_marginals(data, SCHEMA, [("age", "code")], on_refused="drop")
         assert (counts.records, counts.rows_refused, counts.rows_in) == (5, 5, 10)
         assert counts.refused == {
             "age": {"missing": 1, "not a number": 2},
@@ -104,15 +100,15 @@ def test_refusal_message_hides_values(column: str, values: list[object]) -> None
 
 
 def test_errors_of_foreign_readers_hide_values() -> None:
-    def broken() -> object:
+    def batches() -> object:
         yield pa.RecordBatch.from_pydict({"code": [1]})
         raise ValueError(f"cannot convert {CANARY}")
 
-    class Broken:
+    class FailsAtSecondBatch:
         def to_pyarrow_batches(self) -> pa.RecordBatchReader:
-            return pa.RecordBatchReader.from_batches(pa.schema([("code", pa.int64())]), broken())
+            return pa.RecordBatchReader.from_batches(pa.schema([("code", pa.int64())]), batches())
 
-    class Worse:
+    class FailsAtOnce:
         columns = ("code",)
 
         def select(self, names: list[str]) -> None:
@@ -121,12 +117,16 @@ def test_errors_of_foreign_readers_hide_values() -> None:
         def to_pyarrow_batches(self) -> None:
             raise RuntimeError(CANARY)
 
-    class Worst:
+    class RunsOutOfMemory:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             raise MemoryError(CANARY)
 
-    for data, expected in ((Broken(), DataError), (Worse(), DataError), (Worst(), LimitExceeded)):
-        with pytest.raises(expected) as caught:
+    for data, error in (
+        (FailsAtSecondBatch(), DataError),
+        (FailsAtOnce(), DataError),
+        (RunsOutOfMemory(), LimitExceeded),
+    ):
+        with pytest.raises(error) as caught:
             count_marginals(data, SCHEMA, [("code",)])
         assert_hides_values(caught.value)
 

@@ -97,13 +97,14 @@ def test_each_source_gives_equal_counts(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_unused_number_column_of_each_source_is_refused(kind: str, tmp_path: Path) -> None:
-    schema = Schema(SCHEMA.attributes[:2])
-    for name in "ab":
-        (tmp_path / name).mkdir()
+    without_code = Schema([SCHEMA["sex"], SCHEMA["age"]])
+    refused, ignored = tmp_path / "refused", tmp_path / "ignored"
+    refused.mkdir()
+    ignored.mkdir()
     with pytest.raises(DataError, match="numeric column 'code'"):
-        count_marginals(SOURCES[kind](tmp_path / "a"), schema, [("sex",)], on_refused="drop")
+        count_marginals(SOURCES[kind](refused), without_code, [("sex",)], on_refused="drop")
     counts = count_marginals(
-        SOURCES[kind](tmp_path / "b"), schema, [("sex",)], on_refused="drop", ignore=["code"]
+        SOURCES[kind](ignored), without_code, [("sex",)], on_refused="drop", ignore=["code"]
     )
     assert counts.records == (FRAME["sex"] != "f").sum()
 
@@ -127,47 +128,46 @@ def test_count_column_of_each_source_gives_equal_counts(
 
 
 def test_folder_with_unsuitable_files_is_refused(tmp_path: Path) -> None:
-    path = parts(tmp_path / "set")
-    FRAME.drop(columns="age").to_parquet(path / "year=2" / "more.parquet")
-    with pytest.raises(DataError, match="no column 'age'"):
-        count_marginals(path, SCHEMA, SETS, on_refused="drop")
-    (path / "year=2" / "more.parquet").write_bytes(b"")
-    (path / "readme.md").write_text("nothing")
-    with pytest.raises(DataError, match=r"readme\.md"):
-        count_marginals(path, SCHEMA, SETS, on_refused="drop")
-    (tmp_path / "counted").mkdir()
-    (tmp_path / "counted" / "a.counts").write_text("nothing")
-    with pytest.raises(
-        DataError, match=r"'a\.counts' contains counts and no records.*'counts merge'"
-    ):
-        count_marginals(tmp_path / "counted", SCHEMA, SETS, on_refused="drop")
-    both = by_sex(tmp_path / "both")
-    FRAME.to_parquet(both / "sex=F" / "more.parquet")
-    with pytest.raises(DataError, match=r"'sex' is in the file 'more\.parquet' and in"):
-        count_marginals(both, SCHEMA, SETS, on_refused="drop")
-    for none in (tmp_path / "empty", tmp_path / "*.parquet"):
-        with pytest.raises(DataError, match="no file"):
-            count_marginals(none, SCHEMA, SETS)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="folder is empty"):
-        count_marginals(tmp_path / "empty", SCHEMA, SETS)
+    def check_refusal(data: Path, words: str) -> None:
+        with pytest.raises(DataError, match=words):
+            count_marginals(data, SCHEMA, SETS, on_refused="drop")
+
+    folder = parts(tmp_path / "set")
+    other_file = folder / "year=2" / "more.parquet"
+    FRAME.drop(columns="age").to_parquet(other_file)
+    check_refusal(folder, "no column 'age'")
+    other_file.write_bytes(b"")
+    (folder / "readme.md").write_text("nothing")
+    check_refusal(folder, r"readme\.md")
+    counted = tmp_path / "counted"
+    counted.mkdir()
+    (counted / "a.counts").write_text("nothing")
+    check_refusal(counted, r"'a\.counts' contains counts and no records.*'counts merge'")
+    column_in_path_and_file = by_sex(tmp_path / "both")
+    FRAME.to_parquet(column_in_path_and_file / "sex=F" / "more.parquet")
+    check_refusal(column_in_path_and_file, r"'sex' is in the file 'more\.parquet' and in")
+    empty = tmp_path / "empty"
+    for without_files in (empty, tmp_path / "*.parquet"):
+        check_refusal(without_files, "no file")
+    empty.mkdir()
+    check_refusal(empty, "folder is empty")
 
 
 def test_generator_of_other_values_is_refused() -> None:
-    for wrong in (
+    for values in (
         iter([]),
         iter([1, 2]),
         iter([pa.Table.from_pandas(FRAME), 3]),
         (row for row in ({"sex": "F"},)),
     ):
         with pytest.raises(DataError):
-            count_marginals(wrong, SCHEMA, SETS, on_refused="drop")
+            count_marginals(values, SCHEMA, SETS, on_refused="drop")
 
-    def broken() -> Iterator[pa.RecordBatch]:
+    def failing_batches() -> Iterator[pa.RecordBatch]:
         yield from generated()
         raise RuntimeError("CANARY7391")
 
     with pytest.raises(DataError) as caught:
-        count_marginals(broken(), SCHEMA, SETS, on_refused="drop")
+        count_marginals(failing_batches(), SCHEMA, SETS, on_refused="drop")
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None

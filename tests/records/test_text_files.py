@@ -49,14 +49,16 @@ def jsonl(frame: pd.DataFrame) -> bytes:
 def test_text_files_have_equal_counts_and_damage_is_refused(
     tmp_path: Path, form: str, pack: str
 ) -> None:
-    separator = "\t" if form == ".tsv" else ","
-    content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
+    if form in (".jsonl", ".ndjson"):
+        content = jsonl(FRAME)
+    else:
+        content = FRAME.to_csv(index=False, sep="\t" if form == ".tsv" else ",").encode()
     path = packed(tmp_path / f"x{form}{pack}", content)
     check(path)
-    body = path.read_bytes()
     if pack:
-        for spoiled in (body[: len(body) // 2], body[:30], b"no pack"):
-            path.write_bytes(spoiled)
+        sound = path.read_bytes()
+        for damaged in (sound[: len(sound) // 2], sound[:30], b"no pack"):
+            path.write_bytes(damaged)
             with pytest.raises(DataError) as caught:
                 count_marginals(path, SCHEMA, SETS, on_refused="drop")
             assert caught.value.__context__ is None
@@ -85,41 +87,36 @@ def test_csv_delimiter_and_encoding_do_not_change_counts(
 ) -> None:
     text = FRAME.to_csv(index=False, sep=delimiter)
     path = packed(tmp_path / "x.csv", text.encode(encoding))
-    for block in (61, 4_000_000):  # blocks may end inside a character
-        monkeypatch.setattr(
-            "engine.records.csv_reader.CSV_BLOCK",
-            block if block > len(text.split("\n")[0]) else 200,
-        )
-        monkeypatch.setattr("engine.records.csv_reader.HEAD", block)
+    # Blocks may end inside a character.  A block is longer than the header.
+    for csv_block, head in ((200, 61), (4_000_000, 4_000_000)):
+        monkeypatch.setattr("engine.records.csv_reader.CSV_BLOCK", csv_block)
+        monkeypatch.setattr("engine.records.csv_reader.HEAD", head)
         check(TextFile(path=path, delimiter=delimiter, encoding=encoding))
+
+    def check_refusal(data: Path | TextFile, words: str) -> None:
+        with pytest.raises(DataError, match=words):
+            count_marginals(data, SCHEMA, SETS, on_refused="drop")
+
     if encoding == "utf-8":
-        if delimiter != "~":
+        if delimiter != "~":  # all other delimiters are recognised
             check(path)
         path.write_bytes(text.replace("F", 'F"F', 1).encode())
-        with pytest.raises(DataError, match="a quote in the middle of a field"):
-            count_marginals(
-                TextFile(path=path, delimiter=delimiter), SCHEMA, SETS, on_refused="drop"
-            )
+        quoted = TextFile(path=path, delimiter=delimiter)
+        check_refusal(quoted, "a quote in the middle of a field")
     else:
-        with pytest.raises(DataError, match=r"UTF-8.*or give its encoding|column"):
-            count_marginals(path, SCHEMA, SETS, on_refused="drop")
+        check_refusal(path, r"UTF-8.*or give its encoding|column")
     path.write_bytes(text.encode("utf-16")[:-1])
-    with pytest.raises(DataError, match="not in the encoding utf-16"):
-        count_marginals(
-            TextFile(path=path, delimiter=delimiter, encoding="utf-16"),
-            SCHEMA,
-            SETS,
-            on_refused="drop",
-        )
+    truncated = TextFile(path=path, delimiter=delimiter, encoding="utf-16")
+    check_refusal(truncated, "not in the encoding utf-16")
 
 
 def test_invalid_delimiter_or_encoding_is_refused() -> None:
-    for wrong in ({"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": '"'}, {"delimiter": "é"}):
+    for delimiter in ("", ";;", '"', "é"):
         with pytest.raises(DataError, match="delimiter"):
-            TextFile(path="x.csv", **wrong)
-    for name in ("latin-99", "rot13", "zip", None):
+            TextFile(path="x.csv", delimiter=delimiter)
+    for encoding in ("latin-99", "rot13", "zip", None):
         with pytest.raises(DataError, match=r"encoding .* is unknown"):
-            TextFile(path="x.csv", encoding=name)  # type: ignore[arg-type]
+            TextFile(path="x.csv", encoding=encoding)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +151,11 @@ def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
 @pytest.mark.parametrize("form", [".csv", ".jsonl"])
 def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str) -> None:
-    for begins, kind in (
+    for content, kind in (
         (b"%PDF-1.7\n7391", "a PDF document"),
         (b"PAR1" + bytes(99), "a Parquet file"),
     ):
-        path = packed(tmp_path / f"x{form}{pack}", begins)
+        path = packed(tmp_path / f"x{form}{pack}", content)
         with pytest.raises(DataError, match=f"contains {kind}, but") as caught:
             count_marginals(path, SCHEMA, SETS, on_refused="drop")
         assert "7391" not in str(caught.value)
@@ -166,13 +163,12 @@ def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str
 
 def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
-    with pytest.raises(DataError, match="numeric column 'people'"):
-        count_marginals(path, SCHEMA, SETS)
-    assert all(column.is_present for column in records_fit(SCHEMA, path))
-    path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
-    with pytest.raises(DataError, match="numeric column 'n'"):
-        count_marginals(path, SCHEMA, SETS, on_refused="drop")
+    for name in ("people", "n"):
+        second_object = f'{{"sex": "F", "age": 1, "code": 1, "{name}": 70}}'
+        path.write_text(f'{{"sex": "F", "code": 1}}\n{second_object}\n')
+        with pytest.raises(DataError, match=f"numeric column '{name}'"):
+            count_marginals(path, SCHEMA, SETS)
+        assert all(column.is_present for column in records_fit(SCHEMA, path))
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])

@@ -24,6 +24,7 @@ from engine.release import add_noise as grid
 from engine.release import measure
 from engine.release.add_noise import draw
 from engine.release.measurement import estimate, write_archive
+from engine.residuals.basis import Space
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape
@@ -50,95 +51,108 @@ def counts() -> Counts:
     return count_marginals(RECORDS, SCHEMA, SETS)
 
 
-def without_noise(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> dict:
+def answers_without_noise(
+    small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> dict[Space, np.ndarray]:
     with monkeypatch.context() as patched:
         for law in ("discrete_gaussian", "discrete_laplace"):
             patched.setattr(grid, law, lambda *, size, **_: np.zeros(size, np.int64))
-        return dict(draw(small_plan, counts, lambda *_: None))
+        return draw_all(small_plan, counts)
+
+
+def draw_all(small_plan: Plan, counts: Counts) -> dict[Space, np.ndarray]:
+    """Return the noisy integers of all blocks, in units of the grid."""
+    return dict(draw(small_plan, counts, lambda *_: None))
+
+
+def ledger_for(small_plan: Plan, path: Path) -> Ledger:
+    """Return a ledger with the dataset "survey", which has a large budget of the same kind."""
+    ledger = Ledger.create(path)
+    is_pure = small_plan.budget.pure_epsilon is not None
+    ledger.add_dataset("survey", total=Budget.pure(9.0) if is_pure else Budget(pcost=9.0))
+    return ledger
 
 
 def test_draw_without_noise_returns_strategy_answers(
     small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exact = without_noise(small_plan, counts, monkeypatch)
+    exact = answers_without_noise(small_plan, counts, monkeypatch)
     assert exact.keys() == small_plan.blocks.keys()
     for space, block in small_plan.blocks.items():
-        names = list(block.attributes)
-        table = np.zeros(SCHEMA.sizes(names))
-        np.add.at(table, tuple(RECORDS[name] for name in names), 1)
-        answers = exact[space] * block.grid
-        np.testing.assert_allclose(
-            answers, explicit_rows(block) @ (table.ravel() if names else [len(RECORDS)]), atol=1e-6
-        )
+        codes = [RECORDS[name] for name in block.attributes]
+        table = np.zeros(SCHEMA.sizes(block.attributes))
+        np.add.at(table, tuple(codes), 1 if codes else len(RECORDS))
+        expected = explicit_rows(block) @ table.ravel()
+        np.testing.assert_allclose(exact[space] * block.grid, expected, atol=1e-6)
 
 
 def test_draw_noise_never_repeats(
     small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scales are at least 2^30 grid steps, so that some hundred numbers are all different."""
-    exact = without_noise(small_plan, counts, monkeypatch)
-    noise = [
-        dict(draw(small_plan, counts, lambda *_: None))[s] - answers
-        for _ in range(2)
-        for s, answers in exact.items()
-    ]
-    numbers = np.abs(np.concatenate(noise))
-    assert numbers.min() > 0
-    assert len(np.unique(numbers)) == len(numbers)
+    exact = answers_without_noise(small_plan, counts, monkeypatch)
+    noise = []
+    for _ in range(2):
+        drawn = draw_all(small_plan, counts)
+        noise += [drawn[space] - exact[space] for space in exact]
+    sizes = np.abs(np.concatenate(noise))
+    assert sizes.min() > 0
+    assert len(np.unique(sizes)) == len(sizes)
 
 
 def test_measure_twice_draws_different_noise(small_plan: Plan, tmp_path: Path) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset(
-        "survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0)
-    )
-    releases = [measure(small_plan, RECORDS, rehearsal=True)]
-    releases += [
-        measure(small_plan, RECORDS, dataset="survey", ledger=book, attempt=n) for n in (1, 2)
+    release = {"dataset": "survey", "ledger": ledger_for(small_plan, tmp_path / "ledger")}
+    measurements = [
+        measure(small_plan, RECORDS, rehearsal=True),
+        measure(small_plan, RECORDS, **release, attempt=1),
+        measure(small_plan, RECORDS, **release, attempt=2),
     ]
-    for one, other in itertools.combinations(releases, 2):
+    for first, second in itertools.combinations(measurements, 2):
         for space in small_plan.blocks:
-            assert not (one.answers_on_grid[space] == other.answers_on_grid[space]).any()
+            assert not (first.answers_on_grid[space] == second.answers_on_grid[space]).any()
 
 
 def test_draw_uses_noise_scale_of_each_block(
     small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = []
-    for law in ("gaussian", "laplace"):
 
-        def drawn(*, size: int, law: str = law, **scale: int) -> np.ndarray:
-            requests.append((law, *scale.values(), size))
-            return np.zeros(size, np.int64)
+    def recorded_gaussian(*, variance: int, size: int) -> np.ndarray:
+        requests.append(("gaussian", variance, size))
+        return np.zeros(size, np.int64)
 
-        monkeypatch.setattr(grid, f"discrete_{law}", drawn)
-    list(draw(small_plan, counts, lambda *_: None))
+    def recorded_laplace(*, scale: int, size: int) -> np.ndarray:
+        requests.append(("laplace", scale, size))
+        return np.zeros(size, np.int64)
+
+    monkeypatch.setattr(grid, "discrete_gaussian", recorded_gaussian)
+    monkeypatch.setattr(grid, "discrete_laplace", recorded_laplace)
+    draw_all(small_plan, counts)
     expected = []
     for block in small_plan.blocks.values():
+        std = block.noise / block.grid
         if small_plan.budget.pure_epsilon is None:
-            expected.append(("gaussian", round(block.noise / block.grid) ** 2, block.measurements))
+            expected.append(("gaussian", round(std) ** 2, block.measurements))
         else:
-            expected.append(
-                ("laplace", round(block.noise / 2**0.5 / block.grid), block.measurements)
-            )
+            expected.append(("laplace", round(std / 2**0.5), block.measurements))
     assert requests == expected
 
 
 def test_draw_above_max_records_uses_integer_arithmetic(
     counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags, real = [], grid._on_grid
+    flags, on_grid = [], grid._on_grid
 
-    def on_grid(block, table, within_max_records):
+    def recorded_on_grid(block, table, within_max_records):
         flags.append(within_max_records)  # without this flag, `_on_grid` computes in integers
-        return real(block, table, within_max_records)
+        return on_grid(block, table, within_max_records)
 
-    monkeypatch.setattr(grid, "_on_grid", on_grid)
-    for max_records in (counts.records - 1, counts.records):
+    monkeypatch.setattr(grid, "_on_grid", recorded_on_grid)
+    for max_records, is_within in ((counts.records - 1, False), (counts.records, True)):
         small_plan = plan(WORKLOAD, Budget(pcost=0.5), max_records=max_records)
         flags.clear()
-        list(draw(small_plan, counts, lambda *_: None))
-        assert set(flags) == {max_records >= counts.records}
+        draw_all(small_plan, counts)
+        assert set(flags) == {is_within}
 
 
 def test_measure_holds_answers_of_one_block(
@@ -147,52 +161,51 @@ def test_measure_holds_answers_of_one_block(
     """Answers of a block are freed when they are written, and again when they are estimated."""
     measuring = sys.modules["engine.release.measure"]
     references = list[weakref.ref[np.ndarray]]()
-    alive = 0
+    most_alive = 0
 
-    def count(answers: np.ndarray) -> None:
-        nonlocal alive
+    def record(answers: np.ndarray) -> None:
+        nonlocal most_alive
         references.append(weakref.ref(answers))
-        alive = max(alive, sum(reference() is not None for reference in references))
+        most_alive = max(most_alive, sum(reference() is not None for reference in references))
 
-    def draw_counted(*args: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    def recorded_draw(*args: Any) -> Iterator[tuple[Any, np.ndarray]]:
         for space, answers in draw(*args):
-            count(answers)
+            record(answers)
             yield space, answers
 
-    def estimate_counted(block: Block, answers: np.ndarray) -> np.ndarray:
-        count(answers)
+    def recorded_estimate(block: Block, answers: np.ndarray) -> np.ndarray:
+        record(answers)
         return estimate(block, answers)
 
     # The check of blocks calls `estimate` as well, so it is left out.
     monkeypatch.setattr(measuring, "check_blocks", lambda part: None)
-    monkeypatch.setattr(measuring, "draw", draw_counted)
-    monkeypatch.setattr(measuring, "estimate", estimate_counted)
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset(
-        "survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0)
-    )
-    measure(small_plan, RECORDS, dataset="survey", ledger=book)
+    monkeypatch.setattr(measuring, "draw", recorded_draw)
+    monkeypatch.setattr(measuring, "estimate", recorded_estimate)
+    ledger = ledger_for(small_plan, tmp_path / "ledger")
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
+    # each block is drawn and estimated
     assert len(references) == 2 * len(small_plan.blocks) >= 8
-    assert alive <= 2, "the next block is drawn before the answers of the last one are freed"
+    assert most_alive <= 2, "the next block is drawn before the answers of the last one are freed"
 
 
 def test_write_archive_computed_estimates_equal_supplied_ones(
     small_plan: Plan, counts: Counts, tmp_path: Path
 ) -> None:
-    answers = dict(draw(small_plan, counts, lambda *_: None))
-    ready = ((space, estimate(small_plan.blocks[space], drawn)) for space, drawn in answers.items())
-    estimates_by_name = {
-        "supplied": ready,
-        "computed": lambda space, drawn: estimate(small_plan.blocks[space], drawn),
-    }
-    contents = {}
-    for name, estimates in estimates_by_name.items():
+    answers = draw_all(small_plan, counts)
+
+    def estimate_of(space: Space, drawn: np.ndarray) -> np.ndarray:
+        return estimate(small_plan.blocks[space], drawn)
+
+    def archive_members(name: str, estimates: Any) -> list[tuple[str, bytes]]:
         with open(tmp_path / name, "w+b") as file:
             write_archive(
                 file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates
             )
         with zipfile.ZipFile(tmp_path / name) as archive:
-            contents[name] = {member: archive.read(member) for member in archive.namelist()}
-    assert list(contents["computed"].items()) == list(contents["supplied"].items())
+            return [(member, archive.read(member)) for member in archive.namelist()]
+
+    supplied = ((space, estimate_of(space, drawn)) for space, drawn in answers.items())
+    members = archive_members("computed", estimate_of)
+    assert members == archive_members("supplied", supplied)
     # the metadata, the text, and the answers and estimates of each block
-    assert len(contents["computed"]) == 2 + 2 * len(small_plan.blocks)
+    assert len(members) == 2 + 2 * len(small_plan.blocks)

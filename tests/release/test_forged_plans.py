@@ -38,7 +38,7 @@ def spends(ledger) -> list:
     return [row for row in ledger.rows() if row.kind == "spend"]
 
 
-def check(forged_plan, records, ledger) -> None:
+def check_completes_or_spends_nothing(forged_plan, records, ledger) -> None:
     """Measure a plan completely, or assert that a refused plan spends nothing."""
     before = spends(ledger)
     try:
@@ -46,8 +46,8 @@ def check(forged_plan, records, ledger) -> None:
     except EngineError:
         assert spends(ledger) == before
         return
-    for number in range(len(forged_plan.workload.groups)):
-        measurement.values(number)
+    for group in range(len(forged_plan.workload.groups)):
+        measurement.values(group)
 
 
 def forged(block, change):
@@ -97,22 +97,24 @@ CHANGES = {
 def test_measure_forged_block_spends_nothing(change, mechanism, ledger) -> None:
     forged_plan = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=1.0), mechanism)
     assert forged_plan.pcost <= 1.0  # cached, so that only the measured blocks are forged
-    sound = dict(forged_plan.blocks)
-    for place, block in sound.items():
-        object.__setattr__(forged_plan, "blocks", sound | {place: CHANGES[change](block)})
+    sound_blocks = dict(forged_plan.blocks)
+    for space, block in sound_blocks.items():
+        blocks = sound_blocks | {space: CHANGES[change](block)}
+        object.__setattr__(forged_plan, "blocks", blocks)
         with pytest.raises(PlanError, match=r"Nothing was spent"):
             measure(forged_plan, RECORDS, dataset="survey", ledger=ledger)
     assert not spends(ledger)
 
 
 def test_look_forged_block_spends_nothing(ledger) -> None:
-    options = [
+    coarse, fine = (
         plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=1.0), centers="uniform")
         for k in (1, 2)
-    ]
-    common = coarse_or_fine(*options)
-    place = next(iter(common.look.blocks))
-    blocks = dict(common.look.blocks) | {place: replace(common.look.blocks[place], grid=0.3)}
+    )
+    common = coarse_or_fine(coarse, fine)
+    blocks = dict(common.look.blocks)
+    space = next(iter(blocks))
+    blocks[space] = replace(blocks[space], grid=0.3)  # not a power of two
     object.__setattr__(common.look, "blocks", blocks)
     with pytest.raises(PlanError, match="Nothing was spent"):
         stepwise.look(common, RECORDS, dataset="survey", ledger=ledger)
@@ -182,19 +184,20 @@ def forge(text: str, rng: np.random.Generator) -> str:
 
 @pytest.mark.parametrize("path", PLAN_FILES, ids=lambda path: path.name)
 def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> None:
-    rng = np.random.default_rng(len(path.name))
+    rng, codes = np.random.default_rng(len(path.name)), random.Random(3)
     text = path.read_text(encoding="utf-8")
-    schema = load_plan(text).schema
-    rows = random.Random(3)
     records = pd.DataFrame(
-        {a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes}
+        {
+            attribute.name: [attribute.label(codes.randrange(attribute.size)) for _ in range(30)]
+            for attribute in load_plan(text).schema.attributes
+        }
     )
-    loaded = 0
+    loaded_files = 0
     for _ in range(6):
         try:
             forged_plan = load_plan(forge(text, rng))
         except EngineError:
             continue
-        check(forged_plan, records, ledger)
-        loaded += 1
-    assert loaded > 0, "every forged file was refused when it was loaded, so nothing was measured"
+        loaded_files += 1
+        check_completes_or_spends_nothing(forged_plan, records, ledger)
+    assert loaded_files, "every forged file was refused when it was loaded; nothing was measured"
