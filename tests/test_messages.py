@@ -13,6 +13,7 @@ import pytest
 from engine._format import ARGUMENT, BARE_ARGUMENTS
 from engine.cli.main import _parser, main
 from engine.cli.output import OPTIONS, SUMMARIES, in_options
+from engine.errors import SchemaError
 from engine.mechanisms import plan
 from engine.mechanisms.base import Limits, start_error
 from engine.privacy import Budget
@@ -135,6 +136,15 @@ def test_refusal_of_short_time_limit_names_control() -> None:
     assert "the time limit is 3 s. Set time_limit=8 or more" in refusal
     assert "Set --options time_limit=8 or more" in in_options(refusal)
     assert "Set “Time limit per mechanism (s): 8” or more" in in_labels(refusal)
+
+
+@pytest.mark.parametrize("edges", [[0, 0.5], [0, 2.0**60]])
+def test_option_of_attribute_is_not_an_option_of_a_command(edges: list[float]) -> None:
+    with pytest.raises(SchemaError, match="the option 'integer'") as caught:
+        Attribute.numeric("age", edges, integer=True)
+    text = str(caught.value)
+    assert in_options(text) == text
+    assert in_labels(text) == text
 
 
 def test_command_line_error_names_count_option(

@@ -15,6 +15,7 @@ because a label that occurs only if one person is present would reveal that pers
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 from collections import Counter
@@ -61,6 +62,7 @@ KINDS = ("categorical", "numeric")
 DECIMALS = (".", ",")
 THOUSANDS = (".", ",", " ", "'")
 _GIVE_CODE_LIST = "a CodeList, such as CodeList.from_csv(text)"
+_NO_EMPTY_LABEL = "give a text. To count missing values, use the option 'missing'"
 # Values of ``thousands`` that mean the same as " ".
 _BLANK_NAMES = ("space", "\u00a0", "\u2009", "\u202f")
 
@@ -330,7 +332,7 @@ class Attribute:
                 "cells"
             )
         object.__setattr__(self, "size", int(self.size))
-        if self.edges is None and self.size < 1:
+        if self.edges is None and self.unit is None and self.size < 1:
             raise SchemaError(f"{subject} has an empty domain; give it at least one cell")
         if self.size > MAX_CELLS:
             raise SchemaError(
@@ -369,8 +371,8 @@ class Attribute:
             )
         elif self.integer and self.edges is None:
             raise SchemaError(
-                f"{subject} has the option 'integer' for whole numbers, which needs bins; give their"
-                " edges, or leave the option out"
+                f"{subject} has the option 'integer' for whole numbers, which needs bins; give"
+                " their edges, or leave the option out"
             )
         elif self.missing is not None and self.labels is None and self.edges is None:
             raise SchemaError(
@@ -394,32 +396,37 @@ class Attribute:
             )
         if len(labels) != self.size:
             raise SchemaError(
-                f"{subject} has {len(labels):,} labels, but the size {self.size:,}; omit the size"
+                f"{subject} has {pluralize(len(labels), 'label')}, but the size {self.size:,}; give"
+                f" the size {len(labels):,}"
             )
         # One search of the joined labels is fast. The slow loop over single labels runs only if the
         # search found a fault, to name the invalid label.
         suspicious = set(map(type, labels)) != {str} or FORBIDDEN.search("".join(labels))
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
-                check_text(label, f"label {i} of {subject}", MAX_LABEL)
+                check_text(
+                    label, f"label {i + 1} of {subject}", MAX_LABEL, if_empty=_NO_EMPTY_LABEL
+                )
             # The labels are valid, but some are of a subclass of str, such as numpy.str_.
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
             repeated = Counter(labels).most_common(1)[0][0]
             raise SchemaError(
-                f"{subject} has the label {quote_public(repeated)} twice; remove one of them"
+                f"{subject} has the label {quote_public(repeated)} more than once; give each label"
+                " once"
             )
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
                 raise SchemaError(
-                    f"{subject} has {key}={quote_public(value)}, which is not among its labels; "
-                    "add this label"
+                    f"{subject} has the label {quote_public(value)} for {key!r}, which is not among"
+                    " its labels; add this label"
                 )
 
     def _check_edges(self, subject: str) -> None:
         if self.kind != "numeric":
             raise SchemaError(
-                f"{subject} is categorical but has edges; give labels, or make it numeric"
+                f"{subject} is categorical but has edges; give labels instead of edges, or make it"
+                " numeric"
             )
         edges = self.edges
         if not isinstance(edges, tuple):
@@ -427,52 +434,69 @@ class Attribute:
                 f"{subject} has edges of type {type(edges).__name__}; give a tuple, or use"
                 " Attribute.numeric"
             )
-        if len(edges) != self.size + 1:
-            raise SchemaError(
-                f"{subject} has {len(edges):,} edges, but the size {self.size:,}, which needs"
-                f" {self.size + 1:,} edges; omit the size"
-            )
         if len(edges) < 2:
             raise SchemaError(
-                f"{subject} has {pluralize(len(edges), 'edge')}, which make no bin; give at least two"
+                f"{subject} has {pluralize(len(edges), 'edge')}, but a bin has two; give at least"
+                " two edges"
             )
-        if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
-            raise SchemaError(f"{subject} has an edge that is not a finite number; replace it")
+        if len(edges) != self.size + 1:
+            raise SchemaError(
+                f"{subject} has {len(edges):,} edges, but the size {self.size:,}; give the size"
+                f" {len(edges) - 1:,}"
+            )
+        if set(map(type, edges)) != {float}:
+            raise SchemaError(
+                f"{subject} has an edge that is not of type float; use Attribute.numeric, which"
+                " converts numbers"
+            )
+        if infinite := [edge for edge in edges if not math.isfinite(edge)]:
+            raise SchemaError(
+                f"{subject} has the edge {infinite[0]}, which is not a finite number; give a finite"
+                " number"
+            )
         # The last bin contains its right edge, so a last bin such as [99, 99] is not empty.
         checked = edges[:-1] if self.integer and edges[-2] == edges[-1] else edges
         if not all(map(operator.lt, checked, checked[1:])):
-            i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
+            low, high = next(pair for pair in pairwise(edges) if not operator.lt(*pair))
             raise SchemaError(
-                f"{subject} has edges that do not increase at position {i}; sort them and remove "
-                "repeats"
+                f"{subject} has the edge {shortest_text(high)} after {shortest_text(low)}, but"
+                " edges must increase; sort them and remove repeats"
             )
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
+                wanted = "a finite number" if type(self.missing) is float else "of type float"
                 raise SchemaError(
-                    f"{subject} has a value for 'missing' that is not a finite number; give a "
-                    "number, or omit 'missing'"
+                    f"{subject} has a value for 'missing' that is not {wanted}; give a number such"
+                    " as -1.0, or omit 'missing'"
                 )
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 first, below = shortest_text(edges[0]), shortest_text(edges[0] - 1.0)
                 raise SchemaError(
                     f"{subject} replaces missing values by {shortest_text(self.missing)}, which is"
-                    f" outside its edges; give a number from {first} to"
-                    f" {shortest_text(edges[-1])}. To count missing values in a separate bin,"
-                    f" add the edge {below} before {first} and replace them by {below}"
+                    f" outside its edges. Give a number from {first} to {shortest_text(edges[-1])}."
+                    f" To count missing values in a separate bin, add the edge {below} before"
+                    f" {first}, and give {below}"
                 )
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
             # Above this limit floats cannot distinguish consecutive integers.
-            if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
+            for i, number in enumerate(numbers):
+                if number.is_integer() and abs(number) <= MAX_INTEGER:
+                    continue
+                what = "an edge" if i < len(edges) else "the number for missing values"
+                wanted = (
+                    f"a number from -{MAX_INTEGER:,} to {MAX_INTEGER:,}"
+                    if number.is_integer()
+                    else "a whole number"
+                )
                 raise SchemaError(
-                    f"{subject} has integer=True, but an edge or the number for missing values is "
-                    f"not a whole number of at most {MAX_INTEGER:,}; change that number, or omit "
-                    "integer"
+                    f"{subject} has the option 'integer', but {what} is {shortest_text(number)};"
+                    f" give {wanted}, or omit 'integer'"
                 )
         if self.decimal not in (None, *DECIMALS):
             raise SchemaError(
-                f"{subject} has the decimal sign {quote_public(self.decimal)}; give one of"
-                f" {' '.join(DECIMALS)}"
+                f"{subject} has the decimal sign {quote_public(self.decimal)}; give"
+                f" {' or '.join(map(repr, DECIMALS))}"
             )
         if self.thousands not in (None, *THOUSANDS):
             raise SchemaError(
@@ -480,27 +504,36 @@ class Attribute:
                 " a point, a comma, an apostrophe or a blank"
             )
         if self.thousands == (self.decimal or "."):
+            decimal = "decimal sign" if self.decimal else "default decimal sign"
             raise SchemaError(
-                f"{subject} has the same sign for decimals and thousands; give a different decimal "
-                "sign or thousands separator"
+                f"{subject} has the thousands separator {self.thousands!r}, which is also the"
+                f" {decimal}; change one of the two"
             )
 
     def _check_dates(self, subject: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
+            if self.labels is not None:
+                conflict, remedy = "labels", "omit the labels, and give the kind 'numeric'"
+            elif self.edges is not None:
+                conflict, remedy = "edges", "omit the edges"
+            else:
+                conflict, remedy = "the kind 'categorical'", "give the kind 'numeric'"
             raise SchemaError(
-                f"{subject} has dates, which exclude labels, edges and the kind 'categorical'; "
-                "omit the dates, or make the kind 'numeric' and omit labels and edges"
+                f"{subject} has dates, which exclude {conflict}; {remedy}, or omit"
+                f" {', '.join(DATE_KEYS)}"
             )
         if self.integer:
-            raise SchemaError(f"{subject} has integer=True, but its cells are dates; omit integer")
-        if (
-            self.unit not in UNITS
-            or not isinstance(self.start, str)
-            or not isinstance(self.stop, str)
-        ):
             raise SchemaError(
-                f"{subject} has dates with a missing or invalid start, stop or unit; give start and"
-                f" stop as texts, and one of the units {', '.join(UNITS)}"
+                f"{subject} has the option 'integer', but its cells are dates; omit 'integer'"
+            )
+        if self.unit not in UNITS:
+            raise SchemaError(
+                f"{subject} has dates without a valid unit; give one of {', '.join(UNITS)}"
+            )
+        if not isinstance(self.start, str) or not isinstance(self.stop, str):
+            raise SchemaError(
+                f"{subject} has dates without a text as start or as stop; give both, such as"
+                " '2024-01'"
             )
         first, last = (
             _cell_of(text, self.unit, f"dates of {subject}") for text in (self.start, self.stop)
@@ -514,7 +547,8 @@ class Attribute:
         cells = last - first + 1 + (self.missing is not None)
         if self.size != cells:
             raise SchemaError(
-                f"{subject} has the size {self.size:,}, but {cells:,} cells; omit the size"
+                f"{subject} has the size {self.size:,}, but {pluralize(cells, 'cell')}; give the"
+                f" size {cells:,}"
             )
         if self.date_format is not None:
             check_text(self.date_format, f"date format of {subject}", MAX_LABEL)
@@ -523,8 +557,8 @@ class Attribute:
             check_text(self.missing, f"label of missing values of {subject}", MAX_LABEL)
             if read_period(str(self.missing), self.date_format) is not None:
                 raise SchemaError(
-                    f"{subject} has a date as the label of missing values; give a text such as"
-                    " 'unknown'"
+                    f"{subject} has the date {quote_public(self.missing)} as the label of missing"
+                    " values; give a text such as 'unknown'"
                 )
 
     def _check_hierarchies(self, subject: str) -> None:
@@ -542,8 +576,8 @@ class Attribute:
                 )
             if self.name in hierarchy.level_names:
                 raise SchemaError(
-                    f"{subject} has a level with the name of the attribute, which already denotes "
-                    "the cells; rename the level or the attribute"
+                    f"{subject} has a hierarchy with a level of the same name, but the name of the"
+                    " attribute denotes the level of its cells; rename the level or the attribute"
                 )
         names = [hierarchy.name for hierarchy in hierarchies]
         if len(set(names)) < len(names):
@@ -646,9 +680,13 @@ class Attribute:
         '2..5'
         """
         if not 0 <= first <= last < self.size:
+            requested, wanted, order = f"cell {first}", "a cell", ""
+            if first != last:
+                requested, wanted = f"cells {first} to {last}", "a first and a last cell"
+                order = ", in this order"
             raise SchemaError(
-                f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}, but not"
-                f" {first}..{last}; give cells of the attribute"
+                f"attribute {quote_public(self.name)} has no {requested}; give {wanted} from 0 to"
+                f" {self.size - 1}{order}"
             )
         if self.edges is not None:
             closing = "]" if last == self.size - 1 else ")"
@@ -717,14 +755,16 @@ class Attribute:
         """Rebuild an attribute from `to_dict`; raise SchemaError if the description is invalid."""
         if not isinstance(document, dict):
             raise SchemaError(
-                f"an attribute cannot be of type {type(document).__name__}; give an object with"
-                " name and kind"
+                f"the description of an attribute has the type {type(document).__name__}; give an"
+                " object with name and kind"
             )
         unknown = [key for key in document if key not in ALL_KEYS]
         if unknown:
-            keys = ", ".join(ALL_KEYS)
+            named = isinstance(document.get("name"), str)
+            subject = f"attribute {quote_public(document['name'])}" if named else "an attribute"
             raise SchemaError(
-                f"an attribute has the unknown key {quote_public(unknown[0])}; the keys are {keys}"
+                f"{subject} has the unknown key {quote_public(unknown[0])}; use the keys"
+                f" {', '.join(ALL_KEYS)}"
             )
         options = {key: value for key, value in document.items() if value is not None}
         name, kind = options.pop("name", None), options.pop("kind", None)
@@ -732,10 +772,16 @@ class Attribute:
         check_text(name, "attribute name", MAX_NAME)
         domains = options.keys() & {"labels", "edges"}
         dated = kind == DATE_KIND
-        if len(domains) + dated > 1 or not (domains or dated or "size" in options):
+        if len(domains) + dated > 1:
+            listed = " and ".join([*sorted(domains), *(["the kind 'dates'"] if dated else [])])
             raise SchemaError(
-                f"attribute {quote_public(name)} has none or several of size, labels, edges and "
-                "dates; give exactly one"
+                f"attribute {quote_public(name)} has {listed}, which exclude each other; give one"
+                " of them"
+            )
+        if not (domains or dated or "size" in options):
+            raise SchemaError(
+                f"attribute {quote_public(name)} has no cells; give labels, edges, a size, or the"
+                " kind 'dates' with start, stop and unit"
             )
         size = options.pop("size", None)
         if dated:
@@ -759,14 +805,16 @@ class Attribute:
         else:
             attribute = cls(name=name, kind=kind, size=size, **options)
         if kind != attribute.kind:
+            domain = "labels" if attribute.labels is not None else "edges"
+            stated = "no kind" if kind is None else f"the kind {quote_public(kind)}"
             raise SchemaError(
-                f"attribute {quote_public(name)} has the kind {quote_public(kind)}; give the kind"
-                " 'categorical' with labels, or 'numeric' with edges"
+                f"attribute {quote_public(name)} has {domain}, but {stated}; give the kind"
+                f" {attribute.kind!r}"
             )
         if size is not None and (type(size) is not int or size != attribute.size):
             raise SchemaError(
-                f"attribute {quote_public(name)} has {attribute.size:,} cells, but states another"
-                " size; omit the size"
+                f"attribute {quote_public(name)} has {pluralize(attribute.size, 'cell')}, but"
+                " states another size; omit the size"
             )
         if not hierarchies:
             return attribute
@@ -876,9 +924,15 @@ def _build_attribute(
     try:
         return build(domain, **options)
     except TypeError:
+        parameters = inspect.signature(build).parameters
+        excluded = [key for key in options if key not in parameters]
+        if not excluded:
+            raise SchemaError(
+                f"attribute {quote_public(name)} has an option of a wrong type; correct its options"
+            ) from None
+        kind = next((kind for kind in ("labels", "edges") if kind in parameters), "dates")
+        allowed = (p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY)
         raise SchemaError(
-            f"attribute {quote_public(name)} has options that exclude each other. With labels you"
-            " may give: other, missing. With edges: missing, clip, integer, decimal, thousands. "
-            "With dates: missing, clip, date_format. With labels, edges or dates: missing_values. Omit"
-            " all other options"
+            f"attribute {quote_public(name)} has {kind} and the option {excluded[0]!r}, which"
+            f" exclude each other; omit the option. With {kind} you may give {', '.join(allowed)}"
         ) from None

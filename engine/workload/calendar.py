@@ -204,8 +204,8 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
         raise SchemaError(
-            f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)}; "
-            "add the absent directive to the format"
+            f"{subject} has cells of one {unit}, but a date format without {' and '.join(absent)};"
+            f" add {' and '.join(absent)} to the format"
         )
     # ISO dates are accepted in addition to every format. A format that matches ISO dates must
     # therefore read the same day from them.
@@ -214,6 +214,7 @@ def check_format(date_format: str, unit: str, subject: str) -> None:
         match.groupdict()
     ) != Period(sample, "day"):
         raise SchemaError(
-            f"{subject} has a date format that reads the ISO date 2024-03-04 as another day; give a"
-            " format that does not match ISO dates"
+            f"{subject} has the date format {quote_public(date_format)}, which reads the ISO date"
+            " 2024-03-04 as another day. ISO dates are always accepted; give a format that does not"
+            " match them"
         )

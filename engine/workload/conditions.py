@@ -233,8 +233,9 @@ def box_workload(
     for name, (first, last) in cells.items():
         if not 0 <= first <= last < schema[name].size:
             raise WorkloadError(
-                f"'{name}' has the cells 0 to {schema[name].size - 1}, but the box has the cells"
-                f" {first} to {last}. Give the first and the last cell of the box, in this order."
+                f"The box contains the cells {first} to {last} of '{name}', which are not cells of"
+                " this attribute in ascending order. Give a first and a last cell among the cells 0"
+                f" to {schema[name].size - 1}, in this order."
             )
         cell = np.arange(schema[name].size)
         if last - first + 1 < schema[name].size:

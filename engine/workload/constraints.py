@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import cost, quote_public, set_name
+from engine._format import cost, near_matches, quote_public, set_name
 from engine.errors import SchemaError, WorkloadError
 from engine.privacy import Budget
 from engine.workload.attribute import Attribute, sequence
@@ -76,13 +76,17 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     )
     if len(texts) > MOST_RULES:
         raise SchemaError(
-            f"there are {len(texts):,} rules of impossible cells, but at most {MOST_RULES} are allowed;"
-            " combine rules with 'or'"
+            f"there are {len(texts):,} rules of impossible cells, but at most {MOST_RULES} are"
+            " allowed; combine rules with 'or'"
         )
     for rule in texts:
         check_text(rule, "rule of impossible cells", MAX_LABEL)
     if len(set(texts)) < len(texts):
-        raise SchemaError("a rule of impossible cells occurs twice; give each rule once")
+        repeated = Counter(texts).most_common(1)[0][0]
+        raise SchemaError(
+            f"the rule of impossible cells {quote_public(repeated)} occurs twice; give each"
+            " rule once"
+        )
     return texts
 
 
@@ -102,7 +106,7 @@ def read_rules(
         try:
             positions = set(named_in(rule, attributes))
         except WorkloadError as error:
-            raise SchemaError(f"a rule of impossible cells: {error}") from None
+            raise SchemaError(f"a rule of impossible cells is invalid. {error}") from None
         texts = [rule]
         # The rule and all components that share attributes with it become one component.
         for component in [c for c in components if not c[0].isdisjoint(positions)]:
@@ -126,16 +130,16 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Joi
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            "rules of impossible cells that share attributes are combined in one table; the table on"
-            f" {set_name(names)} has {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are"
-            " allowed. Use fewer attributes in these rules"
+            f"the rules of impossible cells on {set_name(names)} need one table of"
+            f" {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are allowed. Use fewer"
+            " attributes in rules that share attributes"
         )
     impossible = np.zeros(shape, dtype=bool)
     for rule in rules:
         try:
             excluded = evaluate(rule, attributes).reshape(shape) > 0.0
         except WorkloadError as error:
-            raise SchemaError(f"a rule of impossible cells: {error}") from None
+            raise SchemaError(f"a rule of impossible cells is invalid. {error}") from None
         if not excluded.any():
             raise SchemaError(
                 f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct or"
@@ -250,12 +254,20 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
     """
     listed = (attributes,) if isinstance(attributes, str) else attributes
     names = tuple(sequence(listed, "attributes of an invariant", "names"))
-    unknown = [n for n in names if n not in sizes]
-    if unknown or len(set(names)) < len(names):
+    unknown = [n for n in names if not isinstance(n, str) or n not in sizes]
+    if unknown:
+        listed = near_matches(unknown[0], sizes) or (
+            f"; the attributes are {', '.join(map(quote_public, sizes))}"
+            if len(sizes) <= 20
+            else ""
+        )
         raise SchemaError(
-            f"the invariant on {set_name(map(str, names))} has an unknown attribute or one attribute"
-            " twice; name attributes of the schema, each once. The schema has"
-            f" {set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} attributes'}"
+            f"an invariant has the attribute {quote_public(unknown[0])}, which is not in the"
+            f" schema{listed}. Name attributes of the schema"
+        )
+    if len(set(names)) < len(names):
+        raise SchemaError(
+            f"the invariant on {set_name(names)} has an attribute twice; name each attribute once"
         )
     shape = tuple(sizes[n] for n in names)
     subject = set_name(names) if names else "all records"
@@ -273,8 +285,8 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
         ) from None
     if table.shape != shape and (table.ndim > 1 or table.size != math.prod(shape)):
         raise SchemaError(
-            f"the invariant on {subject} has values of shape {table.shape}, but the schema requires"
-            f" {shape}: give one exact count per cell"
+            f"the invariant on {subject} has values of shape {table.shape}, but its cells have the"
+            f" shape {shape}; give one exact count per cell"
         )
     is_count = np.isfinite(table) & (table >= 0) & (table == np.floor(table))
     if not is_count.all():
@@ -344,9 +356,9 @@ def _combine_facts(
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
-            "rules and invariants that share attributes are combined in one table; the table on"
-            f" {set_name(names)} has {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are"
-            " allowed. Use fewer attributes in these rules and invariants"
+            f"the rules and invariants on {set_name(names)} need one table of"
+            f" {math.prod(shape):,} cells, but at most {MOST_CELLS:,} are allowed. Use fewer"
+            " attributes in rules and invariants that share attributes"
         )
     sizes = dict(zip(names, shape, strict=True))
     start = np.ones(shape)  # 0 in the impossible cells
@@ -455,10 +467,9 @@ def _maximal_support_table(
     cells = np.flatnonzero(possible)
     if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
-            f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible;"
-            " contradictions between rules and invariants are searched in at most"
-            f" {_MAX_PROGRAM_CELLS:,} cells. Use fewer attributes in rules and invariants that "
-            "share attributes"
+            f"the rules and invariants on {set_name(names)} leave {cells.size:,} cells possible,"
+            f" but contradictions can be excluded for at most {_MAX_PROGRAM_CELLS:,} cells. Use"
+            " fewer attributes in rules and invariants that share attributes"
         )
     coordinates = np.unravel_index(cells, possible.shape)
     count = cells.size

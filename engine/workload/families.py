@@ -151,7 +151,9 @@ class Family(ABC):
         ``weights`` has one weight per query, shape (queries,); None is weight 1 for each query.
         Raises TypeError unless `counts_areas` is True.
         """
-        raise TypeError(f"the queries of the family '{self.name}' do not count areas")
+        raise TypeError(
+            f"the queries of the family '{self.name}' do not count areas; use gram instead"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the family as JSON-ready data."""
@@ -589,8 +591,8 @@ def _selection(attribute: Attribute, names: Sequence[str], hierarchy: str | None
     if coarse and len(fitting) > 1:
         listed = ", ".join(quote_public(h.name) for h in fitting)
         raise WorkloadError(
-            f"Several hierarchies of {subject} have these levels: {listed}. Give the name of one as"
-            " the parameter hierarchy."
+            f"The attribute {subject} has these levels in several hierarchies, {listed}. Name one"
+            " of the hierarchies as the parameter 'hierarchy'."
         )
     chosen = fitting[0]
     position_of = {name: i for i, name in enumerate((*chosen.level_names, attribute.name))}
@@ -619,7 +621,7 @@ def _check_name(what: str, name: object, *, optional: bool = False) -> None:
     """Raise WorkloadError unless ``name`` is a text, or None if it is optional."""
     if not (isinstance(name, str) or (optional and name is None)):
         raise WorkloadError(
-            f"The {what} has the type {type(name).__name__}. Give its name as a text."
+            f"The name of the {what} has the type {type(name).__name__}. Give a text."
         )
 
 
@@ -895,7 +897,9 @@ class Custom(Family):
             return
         self.labels = tuple(labels)
         if not all(isinstance(label, str) for label in self.labels):
-            raise WorkloadError("The labels of custom queries must be texts, one per query.")
+            raise WorkloadError(
+                "A label of the custom queries is not a text. Give one text per query."
+            )
         if len(self.labels) != len(self.matrix):
             raise WorkloadError(
                 f"There are {len(self.labels)} labels for {len(self.matrix)} queries. Give one per"
@@ -996,7 +1000,9 @@ def _checked_predicates(predicates: Any) -> tuple[str, ...]:
         or not len(predicates)
         or not all(isinstance(predicate, str) for predicate in predicates)
     ):
-        raise WorkloadError('Predicates must be a list of at least one text such as "age >= 30".')
+        raise WorkloadError(
+            'The predicates are not a list of at least one text. Give a list such as ["age >= 30"].'
+        )
     return tuple(predicates)
 
 
@@ -1008,11 +1014,14 @@ def _checked_matrix(matrix: Any) -> Array:
         raise WorkloadError(
             "The custom matrix is not a table of numbers. Give one row per query, all equally long."
         ) from None
-    if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
+    if rows.ndim != 2 or not rows.size:
         raise WorkloadError(
-            f"The custom matrix of shape {rows.shape} is empty, has more than two axes, or has an"
-            " entry that is not finite. Give one row per query and one column per cell, with finite"
-            " numbers."
+            f"The custom matrix has the shape {rows.shape}. Give one row per query and one column"
+            " per cell, at least one of each."
+        )
+    if not np.isfinite(rows).all():
+        raise WorkloadError(
+            "The custom matrix has an entry that is not a finite number. Give finite numbers."
         )
     rows.flags.writeable = False
     return rows
@@ -1161,12 +1170,14 @@ def _read_npy(content: bytes, name: str) -> Array:
         MemoryError,
         tokenize.TokenError,
     ):
-        raise WorkloadError(f"{name} is not a readable array. Save it with numpy.save.") from None
+        raise WorkloadError(
+            f"The content of {name} is not a readable array. Save the matrix with numpy.save."
+        ) from None
     if len(shape) not in (1, 2) or dtype.kind not in "biuf":
         raise WorkloadError(
-            f"{name} has an array of shape {str(tuple(shape))[:60]} and type {str(dtype)[:40]}, "
-            "but a query matrix is a table of real numbers. Save one row per query, one column per "
-            "cell."
+            f"The array in {name} has the shape {str(tuple(shape))[:60]} and the type"
+            f" {str(dtype)[:40]}, but a query matrix is a table of real numbers. Save one row per"
+            " query, one column per cell."
         )
     if math.prod(shape) > MAX_DENSE_ENTRIES:
         raise WorkloadError(
@@ -1195,9 +1206,12 @@ def _read_csv(content: bytes, name: str) -> Array:
         raise WorkloadError(
             f"Line {reader.line_num} of {name} is not a row of numbers. Correct this line."
         ) from None
-    if len({len(row) for row in rows}) != 1:
+    if not rows:
         raise WorkloadError(
-            f"The rows of {name} have different lengths, or the file has no rows. Give one number "
-            "per cell in every row."
+            f"There is no matrix in {name}. Write one row per query, with one number per cell."
+        )
+    if len({len(row) for row in rows}) > 1:
+        raise WorkloadError(
+            f"The rows of {name} have different lengths. Write one number per cell in every row."
         )
     return np.array(rows)

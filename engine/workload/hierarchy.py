@@ -71,12 +71,15 @@ class HierarchyLevel(FrozenValue):
                 f"{subject} has the area {quote_public(repeated)} twice; give each area its own "
                 "label"
             )
-        object.__setattr__(self, "area_of_cell", _area_indices(self.area_of_cell, subject))
-        if not len(self.area_of_cell) or int(self.area_of_cell.max()) >= len(self.labels):
+        area_of_cell = _area_indices(self.area_of_cell, f"the area numbers of {subject}")
+        object.__setattr__(self, "area_of_cell", area_of_cell)
+        if not len(area_of_cell):
+            raise SchemaError(f"{subject} has no cells; give each cell the number of its area")
+        if int(area_of_cell.max()) >= len(self.labels):
             raise SchemaError(
-                f"{subject} has no cells, or a cell has an area number above"
-                f" {len(self.labels) - 1}; give every cell the number of its area, from 0 to"
-                f" {len(self.labels) - 1}"
+                f"{subject} has a cell with the area number {int(area_of_cell.max())}, but its last"
+                f" area has the number {len(self.labels) - 1}; give each cell the number of its"
+                " area"
             )
         empty = np.flatnonzero(np.bincount(self.area_of_cell, minlength=len(self.labels)) == 0)
         if len(empty):
@@ -100,10 +103,11 @@ class HierarchyLevel(FrozenValue):
         return f"{self.name} = {self.labels[area]}"
 
 
-def _area_indices(numbers: Any, subject: str) -> Index:
-    """Return indices of areas as a read-only array, shape (cells,).
+def _area_indices(numbers: Any, subject: str, unit: str = "cell") -> Index:
+    """Return indices of areas as a read-only array, shape (n,).
 
-    Raises SchemaError unless ``numbers`` is a list of integers, 0 or more.
+    Raises SchemaError unless ``numbers`` is a list of integers, 0 or more. Its message names the
+    list ``subject`` and what has one entry, ``unit``.
     """
     try:
         values = np.asarray(numbers)
@@ -111,7 +115,7 @@ def _area_indices(numbers: Any, subject: str) -> Index:
         values = np.array(None)
     if values.ndim != 1 or values.dtype.kind not in "iu" or (values < 0).any():
         raise SchemaError(
-            f"{subject} has invalid area numbers; give one integer per cell, 0 or more"
+            f"{subject} are not a list of integers, 0 or more; give one such integer per {unit}"
         )
     out = np.array(values, dtype=np.int64)
     out.flags.writeable = False
@@ -137,8 +141,8 @@ class Hierarchy(FrozenValue):
         object.__setattr__(self, "levels", tuple(self.levels))
         if not 1 <= len(self.levels) <= MAX_LEVELS:
             raise SchemaError(
-                f"{subject} has {len(self.levels):,} levels, without the total and the cells; give"
-                f" between 1 and {MAX_LEVELS}"
+                f"{subject} has {pluralize(len(self.levels), 'level')} between the total and the"
+                f" cells; give 1 to {MAX_LEVELS}"
             )
         if sum(level.areas for level in self.levels) > MAX_AREAS:
             raise SchemaError(
@@ -154,11 +158,14 @@ class Hierarchy(FrozenValue):
             )
         for coarse, fine in zip(self.levels, self.levels[1:], strict=False):
             parents = _parents(coarse, fine)
-            if (parents[fine.area_of_cell] != coarse.area_of_cell).any():
+            divided = np.flatnonzero(parents[fine.area_of_cell] != coarse.area_of_cell)
+            if len(divided):
+                area = fine.labels[int(fine.area_of_cell[divided[0]])]
                 raise SchemaError(
-                    f"{subject} has an area of the level {quote_public(fine.name)} with cells in "
-                    f"two areas of the level {quote_public(coarse.name)}; order the levels from "
-                    "coarse to fine, and put each area into one area of the level before"
+                    f"in {subject}, the area {quote_public(area)} of the level"
+                    f" {quote_public(fine.name)} has cells in two areas of the level"
+                    f" {quote_public(coarse.name)}. Order the levels from coarse to fine, and put"
+                    " each area into one area of the coarser level"
                 )
 
     @cached_property
@@ -249,7 +256,7 @@ class Hierarchy(FrozenValue):
                     f"the labels of level {i} of a hierarchy have the type"
                     f" {type(entry['labels']).__name__}; give a list"
                 )
-        area_of_cell = _area_indices(document["areas"], "a hierarchy")
+        area_of_cell = _area_indices(document["areas"], "the areas of a hierarchy")
         levels: list[HierarchyLevel] = []
         # The document has the areas of the cells for the last, finest level. For each coarser
         # level, the areas of the cells follow from the parents of the areas.
@@ -261,7 +268,8 @@ class Hierarchy(FrozenValue):
                 ),
             )
             if i:
-                parents = _area_indices(entry["parents"], f"level {i} of a hierarchy")
+                subject = f"the parents of level {i} of a hierarchy"
+                parents = _area_indices(entry["parents"], subject, "area")
                 if len(parents) != len(entry["labels"]):
                     raise SchemaError(
                         f"level {i} of a hierarchy has {len(entry['labels']):,} areas, but"
@@ -514,7 +522,7 @@ class CodeList(FrozenValue):
         is_cell: list[bool] = []
         # Depth-first traversal. For each area that is being read, the stack has an iterator of its
         # remaining entries and the position of the area in ``codes`` (-1 for the code list).
-        stack: list[tuple[Iterator[Any], int]] = [(_nested_entries(labels, "The code list"), -1)]
+        stack: list[tuple[Iterator[Any], int]] = [(_nested_entries(labels, "the code list"), -1)]
         while stack:
             entries, parent = stack[-1]
             entry = next(entries, None)
@@ -531,7 +539,8 @@ class CodeList(FrozenValue):
             if contents is not None:
                 if len(stack) > MAX_LEVELS + 1:
                     raise _too_many_levels()
-                stack.append((_nested_entries(contents, quote_public(label)), len(codes) - 1))
+                entries = _nested_entries(contents, f"the area {quote_public(label)}")
+                stack.append((entries, len(codes) - 1))
         # Areas can have equal labels. Cells with equal labels raise SchemaError, because the label
         # of a cell is its code in the records.
         _positions([code for code, cell in zip(codes, is_cell, strict=True) if cell], ())
@@ -595,13 +604,13 @@ def _nested_entries(contents: Any, subject: str) -> Iterator[tuple[Any, Any]]:
     """
     if isinstance(contents, (str, bytes, set, frozenset)) or not isinstance(contents, Iterable):
         raise SchemaError(
-            f"{subject} has contents of type {type(contents).__name__}; give a list of cells, or a"
-            " mapping from areas to their contents"
+            f"the contents of {subject} have the type {type(contents).__name__}; give a list of"
+            " cells, or a mapping from areas to their contents"
         )
     nested = contents if isinstance(contents, Mapping) else dict[Any, Any]()
     pairs = list(nested.items()) or [(label, None) for label in contents]
     if not pairs:
-        raise SchemaError(f"{subject} has no cells; give cells, or remove this entry")
+        raise SchemaError(f"{subject} has no cells; give at least one cell")
     return iter(pairs)
 
 
@@ -750,16 +759,17 @@ def _code_list(
     first = next((i for i, nodes in enumerate(areas) if (nodes != nodes[0]).any()), len(areas))
     if first == len(areas):
         raise SchemaError(
-            "the code list has no level between the total and the cells; give the codes parents, or"
-            " list the codes as labels"
+            "the code list has no level between the total and the cells. Give parents to the codes,"
+            " or, if there are no areas, give the codes as labels of a categorical attribute"
         )
     if len(areas) - first > MAX_LEVELS:
         raise _too_many_levels()
     if names and (isinstance(names, str) or len(names) != len(areas) - first):
+        shown = "a single text" if isinstance(names, str) else f"a list of {len(names):,}"
         raise SchemaError(
-            f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the "
-            "cells, but the level names are not a list of this length; give one name per level, "
-            "from coarse to fine"
+            f"the code list has {pluralize(len(areas) - first, 'level')} between the total and the"
+            f" cells, but the level names are {shown}; give a list of one name per level, from"
+            " coarse to fine"
         )
     levels = []
     for i, nodes in enumerate(areas[first:]):

@@ -202,9 +202,10 @@ def at_level(
         group.attributes[part.axes[0]]: part.family for part in group.parts if len(part.axes) == 1
     }
     if attribute not in group.attributes:
+        remedy = "one of its attributes" if group.attributes else "a group with this attribute"
         raise WorkloadError(
             f"The group on {', '.join(group.attributes) or 'no attribute'} does not contain"
-            f" '{attribute}'. Choose one of its attributes."
+            f" '{attribute}'. Choose {remedy}."
         )
     if len(families) < len(group.attributes):
         raise WorkloadError(

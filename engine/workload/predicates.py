@@ -65,7 +65,8 @@ def compared_dates(
     if constant == attribute.missing:
         if sign not in ("=", "<>"):
             raise WorkloadError(
-                f"{quote_public(constant)} is not a date, so {sign} is undefined. Use = or <>."
+                f"{quote_public(constant)} is the label of missing values of '{attribute.name}',"
+                f" which has no order, so {sign} is undefined. Compare it by =."
             )
         return (cell == attribute.date_cells) == (sign == "="), np.array([], np.intp)
     period = read_period(constant)
@@ -105,11 +106,14 @@ def cut_text(attribute: Attribute, cell: int, *, clip: bool = False) -> str:
     whether the first and last cell contain all earlier and later days.
     """
     first, last = attribute.days(cell)
-    is_first_or_last = cell in (0, attribute.date_cells - 1)
-    days_outside = " and the days outside" if clip and is_first_or_last else ""
+    is_last = cell == attribute.date_cells - 1
+    days_outside = " and the days outside" if clip and (is_last or not cell) else ""
+    # Also with ``clip``, <= is exact with every cell but the last, and >= with the last cell.
+    sign = ">=" if is_last else "<="
     return (
         f"the cell {attribute.label(cell)} of '{attribute.name}', which contains {first} to"
-        f" {last}{days_outside}; compare with the first or last day of a cell"
+        f" {last}{days_outside}; compare with a whole cell, such as"
+        f" {sign} '{attribute.label(cell)}'"
     )
 
 
@@ -169,9 +173,11 @@ def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float
         with np.errstate(all="raise"):
             truth = evaluator.truth(tree)
     except (OverflowError, FloatingPointError):
-        raise evaluator.refuse("computes with numbers that are too large") from None
+        raise evaluator.refuse(
+            "computes with numbers that are too large", "Use smaller numbers"
+        ) from None
     except RecursionError:
-        raise evaluator.refuse("is nested too deeply") from None
+        raise evaluator.refuse("is nested too deeply", "Use fewer parentheses") from None
     return np.broadcast_to(truth, evaluator.sizes).astype(float).ravel()
 
 
@@ -195,7 +201,7 @@ def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
         if name is not None and name not in placeholders:
             raise WorkloadError(
                 f"The predicate {text[:80]!r} has the unknown name"
-                f" {name[:40]!r}{near_matches(name, placeholders)}. Use these attributes:"
+                f" {name[:40]!r}{near_matches(name, placeholders)}. Use these names:"
                 f" {', '.join(list(placeholders)[:10])}."
             )
         return quoted_text if name is None else f" {placeholders[name]} "
@@ -351,14 +357,17 @@ class _Evaluator:
             self.terms[place] = meanings
             self.terms.setdefault(word(name), []).extend(meanings)
 
-    def refuse(self, why: str) -> WorkloadError:
-        """Return an error with the reason ``why`` the predicate is refused, and the permitted syntax."""
+    def refuse(self, why: str, remedy: str = "") -> WorkloadError:
+        """Return an error with the reason ``why`` the predicate is refused, and what to do.
+
+        An empty ``remedy`` is replaced by a description of the permitted syntax.
+        """
         allowed = ", ".join(map(_display_name, self.attributes))
-        return WorkloadError(
-            f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with"
-            " constants, and sums of attributes with the cells 0, 1, 2, ...; the attributes of this"
-            f" group are {allowed}."
+        syntax = (
+            "Use and, or, not, in, comparisons with constants, and sums or products of attributes"
+            f" with the cells 0, 1, 2, ...; the attributes are {allowed}"
         )
+        return WorkloadError(f"The predicate {self.text[:80]!r} {why}. {remedy or syntax}.")
 
     def truth(self, node: ast.expr) -> Any:
         """Return a mask of the cells in which a condition is true."""
@@ -379,19 +388,26 @@ class _Evaluator:
             for op, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True):
                 out = np.logical_and(out, self.comparison(op, left, right))
             return out
-        raise self.refuse("has a part that is not a condition")
+        raise self.refuse(
+            "has a part that is not a condition",
+            f'Write comparisons, joined by and, or, not, such as "{example(self.attributes)}"',
+        )
 
     def comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
         """Return a mask of the cells in which one comparison, or one test by ``in``, is true."""
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(right, (ast.List, ast.Tuple, ast.Set)):
-                raise self.refuse("uses 'in' without a list")
+                raise self.refuse(
+                    "uses 'in' without a list", "Write the values in square brackets after 'in'"
+                )
             in_list = np.zeros((1,) * len(self.sizes), dtype=bool)
             for item in right.elts:
                 in_list = np.logical_or(in_list, self.comparison(ast.Eq(), left, item))
             return in_list if isinstance(op, ast.In) else np.logical_not(in_list)
         if type(op) not in _COMPARISON:
-            raise self.refuse("uses a comparison that is not allowed")
+            raise self.refuse(
+                "uses a comparison that is not allowed", "Use ==, !=, <, <=, >, >=, in or not in"
+            )
         for attribute_side, other, flipped in ((left, right, False), (right, left, True)):
             if (
                 isinstance(attribute_side, ast.Name)
@@ -410,7 +426,7 @@ class _Evaluator:
             and not isinstance(node.value, bool)
         ):
             if isinstance(node.value, float) and not math.isfinite(node.value):
-                raise self.refuse("has a number that is too large")
+                raise self.refuse("has a number that is too large", "Use a smaller number")
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.constant(node.operand)
@@ -423,14 +439,22 @@ class _Evaluator:
         The level is None if the name denotes the attribute itself.
         """
         if name not in self.terms:
-            raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
-        if len(self.terms[name]) > 1:
-            remedy = (
-                "put the name in backticks"
-                if any(level is None for _, level in self.terms[name])
-                else "use the family 'level' with the name of a hierarchy"
+            words = [word(known) for known in _terms(self.attributes)]
+            raise self.refuse(
+                f"has the unknown name {name[:40]!r}{near_matches(name, words)}",
+                f"Use the names {', '.join(words[:10])}, and write labels in quotes",
             )
-            raise self.refuse(f"has the name {name}, which is ambiguous; {remedy}")
+        if len(self.terms[name]) > 1:
+            axis, level = self.terms[name][0]
+            term = self.attributes[axis].name if level is None else level.name
+            # ``name`` is a placeholder if the predicate has the name in backticks.
+            shown = name if name in map(word, _terms(self.attributes)) else term
+            raise self.refuse(
+                f"has the name {shown!r}, which is ambiguous",
+                "Write the exact name in backticks"
+                if any(level is None for _, level in self.terms[name])
+                else "Rename a level, or use the family 'level' with the name of a hierarchy",
+            )
         ((axis, level),) = self.terms[name]
         return axis, self.attributes[axis], level
 
@@ -461,13 +485,24 @@ class _Evaluator:
             (attribute.labels, attribute.name) if level is None else (level.labels, level.name)
         )
         if labels is not None:
-            if not isinstance(constant, str) or compare not in (operator.eq, operator.ne):
+            if not isinstance(constant, str):
                 raise self.refuse(
-                    f"compares {subject}, which has labels; use == or != with a label in quotes"
+                    f"compares {subject}, which has labels, with a number",
+                    f"Write a label in quotes, such as {labels[0][:40]!r}",
+                )
+            if compare not in (operator.eq, operator.ne):
+                raise self.refuse(
+                    f"compares {subject} by {_SQL_SIGN[compare]}, but its labels have no order",
+                    "Use ==, != or in",
                 )
             if constant not in labels:
+                listed = near_matches(constant, labels) or (
+                    f"; the first ones are {', '.join(map(quote_public, labels[:6]))}"
+                )
                 raise self.refuse(
-                    f"compares {subject} with {constant[:40]!r}, which is not one of its labels"
+                    f"compares {subject} with {constant[:40]!r}, which is not one of its"
+                    f" labels{listed}",
+                    "Write a label with the same case and spaces",
                 )
             verdicts = np.array([holds(label) for label in labels])
             return self.along(axis, verdicts if level is None else verdicts[level.area_of_cell])
@@ -476,7 +511,10 @@ class _Evaluator:
                 axis, attribute, _MIRRORED[compare] if flipped else compare, constant
             )
         if isinstance(constant, str):
-            raise self.refuse(f"compares the numeric attribute {attribute.name} with a text")
+            raise self.refuse(
+                f"compares the numeric attribute {attribute.name} with a text",
+                "Write a number without quotes",
+            )
         if attribute.edges is None:
             return self.along(axis, holds(np.arange(attribute.size)))
         edges = np.array(attribute.edges)
@@ -496,9 +534,16 @@ class _Evaluator:
         at_values = [np.asarray(holds(values)) for values in (low, middle, below_high, largest)]
         cut = np.flatnonzero(np.any(at_values, axis=0) & ~np.all(at_values, axis=0))
         if len(cut):
+            cell = int(cut[0])
+            # Only the last bin contains its upper edge, so < with this edge would divide it, too.
+            exact = (
+                f">= {shortest_text(edges[cell])}"
+                if cell == attribute.size - 1
+                else f"< {shortest_text(edges[cell + 1])}"
+            )
             raise self.refuse(
-                f"cuts through the bin {attribute.label(int(cut[0]))} of {attribute.name}; use the"
-                " bin edges as bounds"
+                f"cuts through the bin {attribute.label(cell)} of {attribute.name}",
+                f"Compare with bin edges by < or >=, such as {_display_name(attribute)} {exact}",
             )
         return self.along(axis, at_values[0])
 
@@ -511,16 +556,19 @@ class _Evaluator:
         """
         if not isinstance(constant, str):
             raise self.refuse(
-                f"compares {attribute.name}, which has dates, with a number; write dates in quotes"
+                f"compares {attribute.name}, which has dates, with a number",
+                f"Write a date in quotes, such as {attribute.label(0)!r}",
             )
         try:
             inside, cut = compared_dates(attribute, _SQL_SIGN[compare], constant)
         except WorkloadError as error:
-            raise self.refuse(
-                f"compares {attribute.name} with {constant[:40]!r}: {error}"
+            raise WorkloadError(
+                f"The predicate {self.text[:80]!r} has an invalid comparison. {error}"
             ) from None
         if len(cut):
-            raise self.refuse(f"cuts through {cut_text(attribute, int(cut[0]))}")
+            raise WorkloadError(
+                f"The predicate {self.text[:80]!r} cuts through {cut_text(attribute, int(cut[0]))}."
+            )
         return self.along(axis, inside)
 
     def number(self, node: ast.expr) -> Any:
@@ -546,13 +594,15 @@ class _Evaluator:
             if level is not None or not attribute.is_coded:
                 name = attribute.name if level is None else level.name
                 raise self.refuse(
-                    f"does arithmetic with {name}, whose cells are not numbered 0, 1, 2 and so on"
+                    f"calculates with {name}, or compares it with something other than a constant,"
+                    " but its cells are not numbered 0, 1, 2 and so on",
+                    f"Compare {name} with a constant, and write labels and dates in quotes",
                 )
             return self.along(axis, np.arange(attribute.size, dtype=float))
         for attribute in self.attributes:
             if isinstance(node, ast.Constant) and node.value == attribute.name:
                 raise self.refuse(
-                    f"has the attribute {attribute.name} in quotes; write"
-                    f" {_display_name(attribute)} without quotes"
+                    f"has the attribute {attribute.name} in quotes",
+                    f"Write {_display_name(attribute)} without quotes",
                 )
         raise self.refuse("has a part that is neither an attribute nor a number")

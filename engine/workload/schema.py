@@ -192,8 +192,8 @@ class Schema:
         requested = (names,) if isinstance(names, str) else names
         if not isinstance(requested, Iterable) or isinstance(requested, (bytes, Mapping)):
             raise error(
-                f"{quote_public(names)} is not a name of an attribute or a list of names. Give a"
-                " name, or a list of names."
+                f"The attributes have the type {type(names).__name__}. Give a name, or a list of"
+                " names."
             )
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
@@ -485,8 +485,7 @@ class Schema:
         """
         if not isinstance(document, dict):
             raise SchemaError(
-                f"a schema cannot be of type {type(document).__name__}; give an object with"
-                " attributes"
+                f"the schema has the type {type(document).__name__}; give an object with attributes"
             )
         if document and all(type(value) is int for value in document.values()):
             return cls([Attribute.of_size(name, size) for name, size in document.items()])
@@ -501,7 +500,10 @@ class Schema:
             )
         attributes = document["attributes"]
         if not isinstance(attributes, list) or len(attributes) > MAX_ATTRIBUTES:
-            raise SchemaError(f"'attributes' must be a list of 1 to {MAX_ATTRIBUTES:,} objects")
+            raise SchemaError(
+                f"'attributes' is not a list, or has more than {MAX_ATTRIBUTES:,} entries; give a"
+                " list with one object per attribute"
+            )
         optional = {key: document[key] for key in _OPTIONAL_KEYS if key in document}
         return cls([Attribute.from_dict(attribute) for attribute in attributes], **optional)
 
@@ -563,8 +565,8 @@ class Schema:
                 if document.get("kind") == RULE_KIND:
                     if document.keys() != {"name", "kind"}:
                         raise SchemaError(
-                            f"a row of the kind {RULE_KIND!r} must have a name and no other value;"
-                            " write the rule in the column name"
+                            f"a row of the kind {RULE_KIND!r} has no name, or another value; write"
+                            " the rule in the column 'name', and leave all other columns empty"
                         )
                     rules.append(document["name"])
                 elif document.get("kind") == EXACT_KIND:
@@ -577,7 +579,8 @@ class Schema:
                     if not {"kind"} < document.keys() <= {"name", "kind", "size"}:
                         raise SchemaError(
                             f"a row of the kind {PERSON_KIND!r} has neither a name nor a size, or"
-                            " has a further field; give only a name, a size, or both"
+                            " another value; write the person column as 'name', the rows per person"
+                            " as 'size', or both, and leave all other columns empty"
                         )
                     person_fields = {
                         "person": document.get("name"),

@@ -21,12 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from engine._format import csv_start, header_name, quote_public
+from engine._format import MAX_NAME, csv_start, header_name, quote_public
 from engine._validation import check_choice
 from engine.errors import SchemaError
 from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
-from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, decoded_text
+from engine.workload.schema_io import KEYS, TRUE_OR_FALSE, check_text, decoded_text
 
 # A range of more integers than this is divided into about _INTEGER_BINS bins.
 _MAX_INTEGER_CELLS = 200
@@ -114,8 +114,8 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
     smallest_step = (Fraction(high) - Fraction(low)) / _DECIMAL_BINS
     if float(smallest_step) <= 0.0:
         raise SchemaError(
-            f"the range of {quote_public(name)} is empty. Write the smaller number before the "
-            "larger"
+            f"the range of {quote_public(name)} is empty. Write two different numbers, the smaller"
+            " one first"
         )
     power = Fraction(10) ** math.floor(math.log10(smallest_step))
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= smallest_step)
@@ -170,16 +170,16 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     >>> [(a.name, a.labels, a.size) for a in draft.schema.attributes]
     [('sex', ('Female', 'Male'), 2), ('age', None, 100)]
     >>> draft.reasons
-    {'job': 'line 5: fewer than two values. Write all values, or a range such as 0-99'}
+    {'job': 'line 5: the column has fewer than two values. Write all its values, or a range such as 0-99'}
     """
     check_choice("content of the records", hold, HOLD, error=SchemaError)
     reader = _Rows(text)
     positions = _header_positions(reader.header)
     if positions is None:
         raise SchemaError(
-            f"A data dictionary has a column {' or '.join(_NAME_HEADERS[:3])} and a column"
-            f" {' or '.join(_VALUE_HEADERS[:3])}, but the file lacks one of them. Rename the columns"
-            " of the file."
+            "The file is not a data dictionary: it has no column"
+            f" {' or '.join(map(repr, _NAME_HEADERS[:3]))}, or no column"
+            f" {' or '.join(map(repr, _VALUE_HEADERS[:3]))}. Rename its columns."
         )
     columns: dict[str, _Column] = {}
     notes: list[str] = []
@@ -423,7 +423,8 @@ class _Column:
         # each of its lines is read as a column with one value.
         if len(self.values) < 2:
             raise SchemaError(
-                f"line {line}: fewer than two values. Write all values, or a range such as 0-99"
+                f"line {line}: the column has fewer than two values. Write all its values, or a"
+                " range such as 0-99"
             )
         labels = [
             meaning if hold == "labels" and meaning else code for _, code, meaning in self.values
@@ -444,6 +445,7 @@ class _Column:
         line = next(line for line, code, _ in self.values if code == match[0])
         texts = [text.replace(",", "") for text in match.groups()]
         low, high = sorted(map(float, texts))
+        check_text(name, f"line {line}: the name of the column", MAX_NAME)
         for other_line, code, meaning in others:
             number = int(code)
             if low <= number <= high:
@@ -469,6 +471,6 @@ class _Column:
             return integer_range(name, *sorted(map(int, texts)))
         except (SchemaError, OverflowError):
             raise SchemaError(
-                f"line {line}: {quote_public(match[0])} is not a range of numbers. Add the"
-                " attribute by hand with bins"
+                f"line {line}: the range {quote_public(match[0])} is empty, or its numbers are too"
+                " large. Correct it, or add the attribute by hand with bins"
             ) from None

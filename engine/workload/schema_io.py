@@ -67,17 +67,16 @@ FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 _CSV_TOKEN = re.compile(r"\\[\\|=+\-@]|\||[^|\\]+|\\")
 
 
-def check_text(text: Any, what: str, limit: int) -> None:
+def check_text(text: Any, what: str, limit: int, *, if_empty: str = "give a text") -> None:
     """Raise SchemaError unless a public name or label is a text of 1 to ``limit`` characters.
 
-    Blank texts and control characters are refused. ``what`` names the text in error messages.
+    Blank texts and control characters are refused. ``what`` names the text in error messages;
+    ``if_empty`` states what to do about an empty text.
     """
     if not isinstance(text, str):
         raise SchemaError(f"{what} has the type {type(text).__name__}; give a text")
     if not text.strip():
-        raise SchemaError(
-            f"{what} is empty; give a text. To count missing values, use the option 'missing'"
-        )
+        raise SchemaError(f"{what} is empty; {if_empty}")
     if len(text) > limit:
         raise SchemaError(
             f"{what} has {len(text):,} characters; at most {limit:,} are allowed. Shorten the text"
@@ -89,10 +88,11 @@ def check_text(text: Any, what: str, limit: int) -> None:
         )
 
 
-def read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes, what: str = "the schema") -> Any:
     """Parse JSON text or bytes; raise SchemaError if it is invalid or exceeds the limits.
 
-    The encoding of bytes is UTF-8, or UTF-16 with a byte order mark.
+    The encoding of bytes is UTF-8, or UTF-16 with a byte order mark. ``what`` names the text in
+    error messages.
     """
     text = decoded_text(text, limit=MAX_JSON)
     # Parsed objects need far more memory than their text. A schema has two or three objects and
@@ -108,10 +108,10 @@ def read_json(text: str | bytes) -> Any:
         raise
     except json.JSONDecodeError as error:
         raise SchemaError(
-            f"the schema is not valid JSON at line {error.lineno}; correct it or export it again"
+            f"{what} is not valid JSON at line {error.lineno}; correct it or export it again"
         ) from None
     except ValueError as error:
-        raise SchemaError(f"the schema cannot be read: {error}; correct it") from None
+        raise SchemaError(f"{what} cannot be read: {error}. Export it again") from None
 
 
 def write_csv(descriptions: Iterable[dict[str, Any]]) -> str:
@@ -280,7 +280,7 @@ def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
                 )
             document[key] = cell.lower() == "true"
         elif key == HIERARCHIES_KEY:
-            document[key] = read_json(texts[0])
+            document[key] = read_json(texts[0], f"the column {key}")
         elif key == "size" or (key == "missing" and numeric):
             document[key] = _parsed_number(texts[0], int if key == "size" else float)
         else:

@@ -137,8 +137,9 @@ def _parsed_hierarchies(text: str, labels: Sequence[str] | None) -> Any:
         ]
     except KeyError as error:
         raise SchemaError(
-            f"the label {quote_public(error.args[0])} has no area in the hierarchy of the "
-            "attribute; restore the previous labels, or read a code list with this label"
+            f"the hierarchy of the attribute has no area for the label"
+            f" {quote_public(error.args[0])}; correct the label, or read a code list that"
+            " contains it"
         ) from None
     except TypeError:
         raise SchemaError(_INVALID_HIERARCHIES) from None
@@ -249,7 +250,9 @@ def attribute_of_row(row: Mapping[str, str]) -> Attribute:
         document |= {"kind": DATE_KIND} | _date_texts(values)
     elif kind in (CODES, ORDERED_CODES):
         if not values.isdecimal():
-            raise SchemaError(f"the number of codes is {quote_public(values)}; write an integer")
+            raise SchemaError(
+                f"the number of codes is {quote_public(values)}; write a whole number, 1 or more"
+            )
         document |= {
             "kind": "numeric" if kind == ORDERED_CODES else "categorical",
             "size": int(values),
@@ -386,10 +389,15 @@ def _even_edges(first: float, last: float, step: float) -> list[float]:
     Raises SchemaError if there is no bin, if there are more than `MAX_CELLS` bins, or if the last
     step does not end at ``last``.
     """
-    if not step > 0 or not first < last or (last - first) / step > MAX_CELLS:
+    if not step > 0 or not first < last:
         raise SchemaError(
-            f"the bin edges {first:g}:{last:g}:{step:g} make no bins or more than {MAX_CELLS:,};"
-            " write first edge:last edge:step with a larger last edge and a positive step"
+            f"the bin edges {first:g}:{last:g}:{step:g} make no bins; write first edge:last"
+            " edge:step with a last edge above the first one, and a step above 0"
+        )
+    if (last - first) / step > MAX_CELLS:
+        raise SchemaError(
+            f"the bin edges {first:g}:{last:g}:{step:g} make more than {MAX_CELLS:,} bins; write a"
+            " larger step"
         )
     bins = round((last - first) / step)
     if abs(first + bins * step - last) > 1e-9 * max(abs(first), abs(last)):

@@ -136,6 +136,10 @@ def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
     return sql if len(sql) <= limit else f"{sql[: limit - 3]}..."
 
 
+def _text_literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 def extra_clauses(node: exp.Expr, *allowed: str) -> list[str]:
     """Return the names of the clauses that a syntax node has, except for ``allowed``."""
     return [key for key, value in node.args.items() if value and key not in allowed]
@@ -178,12 +182,32 @@ def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Con
         )
     if type(node) in _COMPARISON_SIGN:
         return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
-    if isinstance(node, exp.Is):
-        raise WorkloadError(
-            f"{sql_text(node)} is not supported, because missing values are counted in a cell."
-            " Compare with the label of this cell."
-        )
+    if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+        raise _null_error(node, columns)
     raise WorkloadError(f"{sql_text(node)} is not supported in a condition. {_ALLOWED_TEXT}.")
+
+
+def _null_error(node: exp.Is, columns: Columns) -> WorkloadError:
+    """Return the error for a condition IS NULL, with a condition on the cells to write instead."""
+    text, operand = sql_text(node), node.this.unnest()
+    attribute = columns.find(operand) if isinstance(operand, exp.Column) else None
+    if attribute is None:
+        remedy = "Remove the condition"
+    elif attribute.missing is None:
+        remedy = (
+            f"The schema has no cell for missing values of '{attribute.name}'. Remove the condition"
+        )
+    elif isinstance(attribute.missing, str):
+        remedy = (
+            f"Compare '{attribute.name}' with {_text_literal(attribute.missing)}, the label of"
+            " missing values"
+        )
+    else:
+        remedy = (
+            f"Missing values of '{attribute.name}' are replaced by {shortest_text(attribute.missing)}."
+            " Compare with the edges of the bin of this number"
+        )
+    return WorkloadError(f"{text} is not supported. {remedy}.")
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
@@ -246,8 +270,8 @@ def _cells_of_comparison(attribute: Attribute, sign: str, constant: str | int | 
     if attribute.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
-                f"'{attribute.name}' has labels. Compare it with a label in single quotes, such as"
-                f" '{attribute.labels[0]}'."
+                f"'{attribute.name}' has labels, but {constant} is a number. Compare it with a"
+                f" label in single quotes, such as {_text_literal(attribute.labels[0])}."
             )
         if sign not in ("=", "<>"):
             raise WorkloadError(
@@ -260,8 +284,8 @@ def _cells_of_comparison(attribute: Attribute, sign: str, constant: str | int | 
                 or f"; the first ones are {', '.join(map(quote_public, attribute.labels[:6]))}"
             )
             raise WorkloadError(
-                f"'{attribute.name}' has no label {quote_public(constant)}{near}. Write a label with"
-                " the same case and spaces."
+                f"'{attribute.name}' has no label {quote_public(constant)}{near}. Write a label"
+                " with the same case and spaces."
             )
         is_equal = np.array([label == constant for label in attribute.labels])
         return is_equal if sign == "=" else ~is_equal
@@ -473,8 +497,9 @@ def _sum(
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
     if type(node) not in signs or extra_clauses(node, "this", "expression"):
         raise WorkloadError(
-            f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}. Sums and ABS of"
-            " attributes with codes 0, 1, ... (without labels and edges) can be compared, too."
+            f"{sql_text(node)} is not supported in a comparison. {_ALLOWED_TEXT}. Sums, products"
+            " and ABS of attributes with codes 0, 1, ... (without labels, edges or dates) can be"
+            " compared, too."
         )
     left, left_bound = _sum(node.this, columns, operands, depth + 1)
     right, right_bound = _sum(node.expression, columns, operands, depth + 1)
@@ -634,8 +659,8 @@ class Grouping:
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
             raise WorkloadError(
-                f"GROUP BY groups '{name}' in two ways: by cells and by CASE, or by two CASE expressions."
-                " Write one statement per way."
+                f"GROUP BY groups '{name}' both by cells and by CASE, or by two CASE expressions."
+                " Write one statement for each of the two."
             )
         return name
 
@@ -1184,9 +1209,17 @@ def _mask_text(schema: Schema, name: str, inside: Inside) -> str:
 
 
 def _check_size(queries: int, cells: int) -> None:
-    if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
-        raise WorkloadError(
-            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells. At most"
-            f" {MAX_JOINT_QUERIES:,} queries, and at most {MAX_QUERY_ENTRIES:,} queries x cells, "
-            "are allowed. Remove WHERE, or use attributes with fewer cells."
+    """Raise WorkloadError if a query matrix with at least so many rows and columns is too large."""
+    if queries > MAX_JOINT_QUERIES:
+        excess = f"{queries:,} queries, but at most {MAX_JOINT_QUERIES:,}"
+    elif queries * cells > MAX_QUERY_ENTRIES:
+        excess = (
+            f"a matrix (queries x cells) of at least {queries * cells:,} entries, but at most"
+            f" {MAX_QUERY_ENTRIES:,}"
         )
+    else:
+        return
+    raise WorkloadError(
+        f"The statement with this WHERE makes {excess} are allowed. Remove WHERE, or use attributes"
+        " with fewer cells."
+    )

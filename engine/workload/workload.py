@@ -613,8 +613,8 @@ class Workload(FrozenValue):
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(
-                f"The workload has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed. "
-                "Leave some groups out."
+                f"The workload has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are"
+                " allowed. Leave some groups out."
             )
         return cls(
             schema, tuple(_group_from_dict(schema, i, g) for i, g in enumerate(data["groups"]))
@@ -629,8 +629,8 @@ class Workload(FrozenValue):
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise WorkloadError(
-                "The text is not JSON of a workload. Give the text that to_json returned, not the"
-                " name of a file."
+                "The text is not a workload in JSON. Give the text of a workload file, as"
+                " Workload.to_json returns it, not the name of the file."
             ) from None
 
     def __eq__(self, other: object) -> bool:
@@ -828,8 +828,8 @@ def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) 
 def _check_weighted_count(count: int) -> None:
     if count > _MAX_QUERY_WEIGHTS:
         raise WorkloadError(
-            f"The group has {count:,} queries, but query weights are allowed for at most"
-            f" {_MAX_QUERY_WEIGHTS:,} queries. Leave the query weights of this group out."
+            f"The group has {count:,} queries, but weights of queries or levels are allowed for at"
+            f" most {_MAX_QUERY_WEIGHTS:,} queries. Give the group no such weights."
         )
 
 

@@ -284,7 +284,7 @@ def level(name: str, numbers: Any, labels: Any = ("a", "b")) -> HierarchyLevel:
     [
         (lambda: level("x", [0, 0]), ["'b'", "without cells"]),
         (lambda: level("x", [], ()), ["no areas"]),
-        (lambda: level("x", [0, 2]), ["area number above"]),
+        (lambda: level("x", [0, 2]), ["area number 2"]),
         (lambda: level("x", [0, -1]), ["number"]),
         (lambda: level("x", [0.5, 1]), ["number"]),
         (lambda: level("x", [[0], [0, 1]]), ["number"]),

@@ -73,7 +73,7 @@ def test_public_tables_from_damaged_csv_are_refused() -> None:
         ({"invariants": [(["region"], [1, float("nan"), 3])]}, "whole"),
         ({"invariants": [(["region"], ["many", "more", "most"])]}, "numbers"),
         ({"invariants": [(["region"], [0, 0, 0])]}, "sum"),
-        ({"invariants": [(["region", "region"], np.ones((3, 3)))]}, "each once"),
+        ({"invariants": [(["region", "region"], np.ones((3, 3)))]}, "twice"),
         ({"invariants": [REGION, REGION]}, "same attributes"),
         ({"invariants": [7]}, "pair"),
         ({"invariants": [REGION, (["job"], [5, 6])]}, "contradict"),

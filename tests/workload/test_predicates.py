@@ -5,7 +5,7 @@ import pytest
 from engine.analysis import condition_query
 from engine.errors import WorkloadError
 from engine.workload import Attribute, Custom, Schema, Workload
-from engine.workload.predicates import example
+from engine.workload.predicates import evaluate, example
 from tests.shapes import mixed
 from tests.workload.refusals import check_refused
 
@@ -205,3 +205,31 @@ def test_attribute_names_without_correct_backticks_are_refused():
             ("hours-per-week", "hours per week", "it's"),
             Custom(predicates=[wrong]),
         )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words", "proposed"),
+    [
+        ("age > 20", "[20, 40)", "age < 40"),
+        ("age < 50", "[40, 90]", "age >= 40"),
+        ("day >= '2024-02-10'", "2024-02", "day <= '2024-02'"),
+        ("day == '2024-04-10'", "2024-04", "day >= '2024-04'"),
+        ("day < 'unknown'", "missing values", "day = 'unknown'"),
+        ("sex < 'F'", "no order", "sex != 'F'"),
+        ("sex in 'F'", "square brackets", "sex in ['F']"),
+    ],
+)
+def test_refused_comparison_proposes_exact_one(wrong: str, words: str, proposed: str) -> None:
+    attributes = [
+        Attribute.numeric("age", [0, 20, 40, 90]),
+        Attribute.dates("day", "2024-01", "2024-04", missing="unknown"),
+        Attribute.categorical("sex", ["F", "M"]),
+    ]
+    with pytest.raises(WorkloadError) as caught:
+        evaluate(wrong, attributes)
+    message = str(caught.value)
+    assert words in message
+    assert ".." not in message
+    sign = proposed.split()[1]
+    assert sign in message.partition(words)[2]
+    assert 0 < evaluate(proposed, attributes).sum() < 3 * 5 * 2

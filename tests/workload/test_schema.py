@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import timeit
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -90,8 +91,39 @@ def test_attribute_labels_describe_cells() -> None:
 def test_attribute_label_of_missing_cell_is_refused() -> None:
     code = Attribute.of_size("code", 5, "categorical")
     for wrong in (-1, 5):
-        with pytest.raises(SchemaError, match=r"0\.\.4"):
+        with pytest.raises(SchemaError, match="from 0 to 4"):
             code.label(wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Attribute.dates("d", "2024-12", "2024-01"), "2024-12 after the stop 2024-01"),
+        (
+            lambda: Attribute.from_dict(
+                {"name": "d", "kind": "numeric", "size": 3, "start": "2024", "stop": "2024"}
+                | {"unit": "year"}
+            ),
+            "give the size 1",
+        ),
+        (lambda: Attribute.of_size("  ", 3), "name is empty; give a text$"),
+        (lambda: Attribute.categorical("a", ["x", ""]), "label 2 of .* use the option 'missing'"),
+        (lambda: Attribute.from_dict({"name": "a", "edges": [0, 1]}), "has edges, but no kind"),
+        (
+            lambda: Attribute.from_dict(
+                {"name": "a", "kind": "categorical", "labels": ["x"], "clip": True}
+            ),
+            "'clip'.* may give other, missing, missing_values",
+        ),
+        (
+            lambda: Schema.from_csv("name,kind,labels,hierarchies\na,categorical,x|y,{\n"),
+            "the column hierarchies is not valid JSON",
+        ),
+    ],
+)
+def test_invalid_attribute_message_names_fault(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(SchemaError, match=words):
+        call()
 
 
 def test_attributes_are_frozen_and_keyword_only() -> None:

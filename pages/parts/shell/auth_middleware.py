@@ -172,9 +172,9 @@ def start_token() -> str:
         )
     if address not in LOOPBACK and not set(names) - set(LOOPBACK):
         raise SystemExit(
-            f"The app listens on {address}. Give the host name that people open, such as"
-            " --server.allowedHosts dp.example.org, and put a proxy with log-in in front of the"
-            " app; see the guide 'Behind a proxy'."
+            f"The app listens on {address or 'every network address'}. Give the host name that"
+            " people open, such as --server.allowedHosts dp.example.org, and put a proxy with"
+            " log-in in front of the app; see the guide 'Behind a proxy'."
         )
     token = os.environ.get(VARIABLE, "")
     if token and not (len(token) >= MIN_TOKEN_LENGTH and re.fullmatch(r"[A-Za-z0-9_-]+", token)):

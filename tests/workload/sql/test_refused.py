@@ -71,7 +71,9 @@ REFUSED = {
     "SELECT COUNT(*) FROM t WHERE age = '18'": "without quotes",
     "SELECT COUNT(*) FROM t WHERE age < 1e999": "finite",
     "SELECT COUNT(*) FROM t WHERE age < -'18'": "not a number",
-    "SELECT COUNT(*) FROM t WHERE age IS NULL": "missing values",
+    "SELECT COUNT(*) FROM t WHERE age IS NULL": "no cell for missing values of 'age'",
+    "SELECT COUNT(*) FROM t WHERE age IS TRUE": "Conditions compare",
+    "SELECT COUNT(*) FROM t WHERE (age + 1) IS NULL": "Remove the condition",
     "SELECT COUNT(*) FROM t WHERE sex LIKE 'F%'": "not supported",
     "SELECT COUNT(*) FROM t WHERE code IN (SELECT 1)": "not supported",
     "SELECT COUNT(*) FROM t WHERE EXISTS (SELECT 1)": "not supported",
@@ -95,6 +97,18 @@ def test_unsupported_sql_is_refused_with_reason(sql: str) -> None:
     with pytest.raises(WorkloadError, match=f"(?s){REFUSED[sql]}") as caught:
         workload_from_sql(SCHEMA, sql)
     assert len(str(caught.value)) < 700
+
+
+def test_condition_on_null_names_cell_of_missing_values() -> None:
+    schema = Schema(
+        [
+            Attribute.categorical("sex", ["F", "M"], missing="don't know"),
+            Attribute.numeric("age", [-1, 0, 18], missing=-1),
+        ]
+    )
+    for name, words in {"sex": r"'sex' with 'don''t know'", "age": r"replaced by -1"}.items():
+        with pytest.raises(WorkloadError, match=words):
+            workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {name} IS NOT NULL")
 
 
 WIDE = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
@@ -149,7 +163,7 @@ def test_sql_with_too_many_sets_is_refused(by: str) -> None:
             )
     else:
         assert len(workload_from_sql(WIDE, sql).groups) == 41  # the prefixes of 40 names
-    with pytest.raises(WorkloadError, match="queries x cells"):
+    with pytest.raises(WorkloadError, match="10,000 queries, but at most 5,000"):
         workload_from_sql(WIDE, "SELECT COUNT(*) FROM t WHERE x0 + x1 < 9 GROUP BY x2, x3, x4, x5")
     with pytest.raises(WorkloadError, match="more than 4,000,000 cells"):
         workload_from_sql(WIDE, START + " + ".join(WIDE.names[:8]) + " < 9")
