@@ -166,7 +166,7 @@ def test_level_bound_and_strategy_enclose_the_optimum(weights):
     ],
     ids=["optimal", "no progress", "evaluations", "deadline"],
 )
-def test_level_search_above_its_gap_is_not_called_optimal(weights, options, reason):
+def test_level_search_above_its_gap_is_not_optimal(weights, options, reason):
     solution = level_solution(level_gram(weights), options)
     assert reason in solution.status
     assert (solution.status == "optimal") == (solution.gap <= SEARCH_GAP * (1.0 + 1e-9))
@@ -397,7 +397,7 @@ def test_package_of_areas_stores_entries_per_area(tmp_path):
 
 
 @pytest.mark.usefixtures("wide_from_ten_cells")
-def test_worst_pair_of_areas_costs_at_most_the_plan():
+def test_worst_pair_of_areas_costs_at_most_plan():
     result = plan_of(areas_by_sex(), "querysmasher", neighbours="replace_one")
     pair = worst_pair(result.blocks, {"county": CELLS, "age": 4, "sex": 2})
     assert 0.9 * result.pcost < pair.pcost <= result.pcost

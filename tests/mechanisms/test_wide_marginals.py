@@ -520,7 +520,7 @@ def test_forecast_of_tuned_wide_plan_forms_no_gram(family, monkeypatch):
 
 
 @pytest.mark.parametrize(("mechanism", "cells"), [("identity", 3_000), ("hierarchical", 300)])
-def test_bound_of_explicit_plan_of_wide_prefixes_forms_no_gram(mechanism, cells, monkeypatch):
+def test_bound_of_explicit_wide_plan_forms_no_gram(mechanism, cells, monkeypatch):
     # the strategy of a tree of 3,000 cells would take most of a minute
     if cells == 300:
         monkeypatch.setattr("engine.bounds.lower_bounds.MAX_BOUND_CELLS", 299)

@@ -220,11 +220,12 @@ def test_plan_checks_answers_without_listing_queries(monkeypatch: pytest.MonkeyP
 
 def test_measures_all_is_false_for_unmeasured_differences() -> None:
     """A plan for bounds on sums of two attributes does not answer bounds on their differences."""
-    both = ("a0", "a1")
-    schema = domain(6, 6)
-    result = plan(Workload(schema).add(both, "affine"), Budget(pcost=1.0), cache=False)
-    other = Workload(schema).add(both, "affine").add(both, "abs")
+    pair = ("a0", "a1")
+    sums = Workload(domain(6, 6)).add(pair, "affine")
+    result = plan(sums, Budget(pcost=1.0), cache=False)
+    sums_and_differences = sums.add(pair, "abs")
     with pytest.raises(Unanswered):
-        replace(result, workload=other)
-    builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=schema)
-    assert [builder.measures_all(group) for group in other.groups] == [True, False]
+        replace(result, workload=sums_and_differences)
+    builder = VarianceBuilder(blocks=result.blocks, split=result.split, schema=sums.schema)
+    measures_all = [builder.measures_all(group) for group in sums_and_differences.groups]
+    assert measures_all == [True, False]

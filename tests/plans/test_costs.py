@@ -96,9 +96,9 @@ def test_block_grid_noise_equals_charged_noise(name: str) -> None:
 
 
 def test_total_pcost_is_sum_over_blocks() -> None:
-    one, other = block(UNEVEN), block(OTHER, grid=2.0**-7)
-    costs = [b.pcost(RECORDS) for b in (one, other)]
-    assert total_pcost({("a",): one, ("b",): other}, RECORDS) == pytest.approx(
+    uneven, other_block = block(UNEVEN), block(OTHER, grid=2.0**-7)
+    costs = [b.pcost(RECORDS) for b in (uneven, other_block)]
+    assert total_pcost({("a",): uneven, ("b",): other_block}, RECORDS) == pytest.approx(
         sum(costs), rel=1e-11
     )
     laplace = [block(UNEVEN, law="laplace"), block(NARROW, law="laplace")]
@@ -109,15 +109,15 @@ def test_total_pcost_is_sum_over_blocks() -> None:
 
 
 def test_joint_pcost_is_largest_sum_over_cells() -> None:
-    one, other, third = block(UNEVEN), block(OTHER), block(NARROW)
-    repeated = joint_pcost([{("a",): one}, {("a",): one, ("b",): third}], RECORDS)
-    assert repeated == pytest.approx(2 * one.pcost(RECORDS) + third.pcost(RECORDS), rel=1e-11)
-    mixed = joint_pcost([{("a",): one}, {("a",): other}], RECORDS)
-    cells = one.cell_pcosts(RECORDS) + other.cell_pcosts(RECORDS)
+    uneven, other_block, narrow = block(UNEVEN), block(OTHER), block(NARROW)
+    repeated = joint_pcost([{("a",): uneven}, {("a",): uneven, ("b",): narrow}], RECORDS)
+    assert repeated == pytest.approx(2 * uneven.pcost(RECORDS) + narrow.pcost(RECORDS), rel=1e-11)
+    mixed = joint_pcost([{("a",): uneven}, {("a",): other_block}], RECORDS)
+    cells = uneven.cell_pcosts(RECORDS) + other_block.cell_pcosts(RECORDS)
     assert mixed == pytest.approx(cells.max(), rel=1e-11)
     # the costliest cells of the two blocks differ
-    assert mixed > max(one.pcost(RECORDS), other.pcost(RECORDS))
-    assert mixed < one.pcost(RECORDS) + other.pcost(RECORDS)
+    assert mixed > max(uneven.pcost(RECORDS), other_block.pcost(RECORDS))
+    assert mixed < uneven.pcost(RECORDS) + other_block.pcost(RECORDS)
 
 
 @pytest.mark.parametrize("name", ["querysmasher", "gaussian", "hdmm"])

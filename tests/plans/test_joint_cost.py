@@ -83,7 +83,7 @@ def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget
     assert result.pcost * (1.0 - 1e-5) <= truth <= result.pcost
 
 
-def test_joint_cost_lowers_error_by_root_of_summed_cost() -> None:
+def test_joint_cost_divides_error_by_root_of_sum() -> None:
     joint_plan = plan(custom(), Budget(1.0), cache=False)
     summed_plan = load_plan(_summed_cost_file(joint_plan))
     summed_pcost = total_pcost(joint_plan.blocks, joint_plan.max_records)
@@ -141,10 +141,10 @@ def test_plan_file_without_joint_flag_is_refused() -> None:
 
 def test_at_budget_joint_plan_spends_new_budget() -> None:
     result = plan(custom(), Budget(1.0), cache=False)
-    other = at_budget(result, Budget(4.0))
-    assert other.joint
-    assert other.pcost == pytest.approx(4.0, rel=1e-6)
-    assert other.weighted_rmse == pytest.approx(result.weighted_rmse / 2.0, rel=1e-6)
+    rescaled = at_budget(result, Budget(4.0))
+    assert rescaled.joint
+    assert rescaled.pcost == pytest.approx(4.0, rel=1e-6)
+    assert rescaled.weighted_rmse == pytest.approx(result.weighted_rmse / 2.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "lp"])

@@ -616,9 +616,9 @@ def test_verify_package_former_wording_is_accepted(released, tmp_path, monkeypat
         "promise",
         property(lambda self: original(self).replace("this release", "everything published")),
     )
-    place = write_package(measurement, tmp_path / "former.zip", receipt=receipt)
+    path = write_package(measurement, tmp_path / "former.zip", receipt=receipt)
     monkeypatch.undo()
-    assert verify_package(place) == ()
+    assert verify_package(path) == ()
 
 
 def test_verify_package_other_joint_charge_is_reported(released, tmp_path, monkeypatch) -> None:
@@ -626,8 +626,8 @@ def test_verify_package_other_joint_charge_is_reported(released, tmp_path, monke
     monkeypatch.setattr(
         Ledger, "joint_charge", lambda *_: package.JointCharge(releases=2, spent=0.125)
     )
-    place = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    path = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
     monkeypatch.undo()
-    assert verify_package(place, ledger=ledger.path) == (
+    assert verify_package(path, ledger=ledger.path) == (
         "joint_charge in the certificate differs from that of the ledger",
     )

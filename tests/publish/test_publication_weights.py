@@ -79,7 +79,7 @@ def test_publication_weights_give_unreliable_pairs_little_budget(pcost):
     assert standard_error_of_a(weighted) <= 1.05 * standard_error_of_a(without_pairs)
 
 
-def test_pair_weights_at_large_budget_differ_at_most_fourfold():
+def test_pair_weights_at_large_budget_are_similar():
     weights = weights_by_set(
         publication_weights(PAIRS, Budget(pcost=1e6), expected_records=RECORDS)
     )
@@ -210,7 +210,7 @@ def test_publication_weights_with_bad_arguments_are_refused(monkeypatch):
         publication_weights(PAIRS, Budget(pcost=0.02), expected_records=RECORDS)
 
 
-def test_noisy_one_way_tables_get_most_of_the_budget():
+def test_noisy_one_way_tables_get_most_budget():
     """13 attributes and 7,000 records at rho 0.0002, as in a small survey at epsilon 0.1."""
     schema = Schema([Attribute.of_size(f"x{i}", 2 + i % 11) for i in range(13)])
     workload = Workload.all_ways(schema, (1, 2), family="marginal")

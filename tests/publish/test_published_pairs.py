@@ -13,40 +13,41 @@ from benchmarks.published_pairs import encode_quantiles, residual_tables, trial
 from engine.postprocess.residual_estimates import evidence
 
 
-def small_trial(epsilon, attributes=("a", "b")):
+def small_measurement(attributes):
+    """Return the measurement of 40 random records at epsilon 0.5, with negative counts."""
     rng = np.random.default_rng(1)
     records = pd.DataFrame({name: rng.integers(0, 3, 40) for name in attributes})
-    return trial(*encode_quantiles(records), epsilon)
+    setting = trial(*encode_quantiles(records), epsilon=0.5)
+    return setting.measure(setting.plan(setting.workload), 0)
 
 
 def test_residual_tables_reach_the_optimum_of_one_pair():
-    setting = small_trial(0.5)
-    measurement = setting.measure(setting.plan(setting.workload), 0)
+    measurement = small_measurement("ab")
     estimates = evidence(measurement)
-    answers, tables = measurement.marginal(("a", "b")), residual_tables(measurement)
+    answers = measurement.marginal(("a", "b"))
     assert answers.min() < 0.0
-    variances = {axes: r.variance for axes, r in estimates.residuals.items()}
-    mean, ones = np.full((3, 3), 1.0 / 3.0), np.ones((3, 3)) / 9.0
-    centring = np.eye(3) - mean
+    variances = {axes: residual.variance for axes, residual in estimates.residuals.items()}
+    total_part, centring = np.ones((3, 3)) / 9.0, np.eye(3) - 1.0 / 3.0
     # The covariance of the unbiased cells is a sum over the four residual spaces.
     covariance = (
-        estimates.total_variance * np.kron(ones, ones)
-        + variances[0,] * np.kron(centring, ones)
-        + variances[1,] * np.kron(ones, centring)
+        estimates.total_variance * np.kron(total_part, total_part)
+        + variances[0,] * np.kron(centring, total_part)
+        + variances[1,] * np.kron(total_part, centring)
         + variances[0, 1] * np.kron(centring, centring)
     )
     root = np.linalg.cholesky(np.linalg.inv(covariance)).T
     expected, _ = scipy.optimize.nnls(root, root @ answers.ravel())
-    np.testing.assert_allclose(tables(("a", "b")).ravel(), expected, atol=1e-3 * expected.max())
+    table = residual_tables(measurement)(("a", "b"))
+    np.testing.assert_allclose(table.ravel(), expected, atol=1e-3 * expected.max())
 
 
 def test_residual_tables_are_consistent_and_nonnegative():
-    setting = small_trial(0.5, "abcd")
-    tables = residual_tables(setting.measure(setting.plan(setting.workload), 0))
+    tables = residual_tables(small_measurement("abcd"))
     pairs = {pair: tables(pair) for pair in itertools.combinations("abcd", 2)}
     assert min(table.min() for table in pairs.values()) >= 0.0
     for other in "cd":
-        np.testing.assert_allclose(pairs["a", "b"].sum(1), pairs["a", other].sum(1), rtol=0.02)
+        a_from_b, a_from_other = pairs["a", "b"].sum(axis=1), pairs["a", other].sum(axis=1)
+        np.testing.assert_allclose(a_from_b, a_from_other, rtol=0.02)
 
 
 def test_benchmark_writes_rows_and_its_command(tmp_path, monkeypatch):

@@ -360,7 +360,7 @@ def test_verify_tables_detects_changed_integer(tmp_path):
     assert any("table1_" in problem for problem in verify_package(folder))
 
 
-def test_verify_tables_with_unrelated_ledger_or_key_reports_it(tmp_path):
+def test_verify_tables_reports_unrelated_ledger_or_key(tmp_path):
     packed(tmp_path, workload=SMALL)
     Ledger.create(tmp_path / "office")
     assert "no spend" in verify_package(tmp_path / "tables.zip", ledger=tmp_path / "office")[0]

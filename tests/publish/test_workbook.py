@@ -52,10 +52,10 @@ def book(errors, tmp_path_factory) -> Path:
     )
 
 
-def rows_of(place: Path, sheet: str, head: str) -> pd.DataFrame:
+def rows_of(path: Path, sheet: str, head: str) -> pd.DataFrame:
     """Table of a sheet, from the row whose first cell is `head`."""
     rows = (
-        python_calamine.load_workbook(place)
+        python_calamine.load_workbook(path)
         .get_sheet_by_name(sheet)
         .to_python(skip_empty_area=False)
     )
@@ -169,8 +169,8 @@ def test_unmeasured_answers_have_infinite_errors_as_text(tmp_path):
     workload = workload.add(SCHEMA.names[1], "marginal").add(SCHEMA.names[2], "marginal")
     measurement, _ = measured_on(workload, Budget(pcost=0.5), records=300)
     errors = measurement.publish().uncertainty(draws=2)
-    book = write_workbook(errors, tmp_path / "tables.xlsx")
-    rows = rows_of(book, "Table 1", SCHEMA.names[1])
+    path = write_workbook(errors, tmp_path / "tables.xlsx")
+    rows = rows_of(path, "Table 1", SCHEMA.names[1])
     assert set(rows["standard error"]) == {"inf"}
     assert set(rows["lower end of the estimate"]) == {"-inf"}
     assert np.isfinite(rows["unbiased estimate"].astype(float)).all()
@@ -211,11 +211,9 @@ def test_write_workbook_with_many_rows_is_refused(errors, tmp_path, monkeypatch)
 
 def test_wide_pairs_have_no_crosstab_sheet(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "MAX_SHEET_COLUMNS", 3)
-    place = write_workbook(errors, tmp_path / "w.xlsx")
+    path = write_workbook(errors, tmp_path / "workbook.xlsx")
     crossed = [
-        name
-        for name in python_calamine.load_workbook(place).sheet_names
-        if name.endswith("crossed")
+        name for name in python_calamine.load_workbook(path).sheet_names if name.endswith("crossed")
     ]
     assert len(crossed) == 2  # the pairs with the two categories of sex as columns
 

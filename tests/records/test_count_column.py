@@ -98,7 +98,7 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_count_column_in_one_of_several_files_is_refused(ending: str, tmp_path: Path) -> None:
+def test_count_column_in_one_file_is_refused(ending: str, tmp_path: Path) -> None:
     # There is one folder per year.  Only the file of the last year has a count column.
     for year, frame in enumerate([CELLS, CELLS, counted_table("inhabitants")]):
         path = tmp_path / f"part=p{year}" / f"a.{ending}"
@@ -213,7 +213,7 @@ def test_count_column_that_is_attribute_is_refused(
 
 
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite", "dask"])
-def test_count_column_that_is_attribute_is_refused_for_tables(kind: str, tmp_path: Path) -> None:
+def test_count_column_of_table_being_attribute_is_refused(kind: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"sex": ["F", "M", "F"], "n": [1, 2, 1]})
     if kind == "dask":
         data = pytest.importorskip("dask.dataframe").from_pandas(frame, npartitions=2)

@@ -32,7 +32,7 @@ def test_sum_of_shards_equals_counts_of_all() -> None:
     assert doubled.refused == {"code": {"outside the schema": 2}}
 
 
-def test_sum_of_counts_with_other_tables_or_numbers_is_refused() -> None:
+def test_sum_with_other_tables_or_numbers_is_refused() -> None:
     total = count_marginals(sample(300), SCHEMA, ALL_SETS)
     with pytest.raises(DataError, match="different"):
         total + count_marginals(sample(300), SCHEMA, [("sex",)])

@@ -192,7 +192,7 @@ def test_identifier_text_that_lost_digits_is_refused(text: str) -> None:
     assert caught.value.__context__ is None
 
 
-def test_identifier_texts_are_equal_only_up_to_zero_decimals() -> None:
+def test_identifier_texts_differ_except_in_zero_decimals() -> None:
     def distinct_persons(texts: list[str]) -> int:
         *words, has_person, _ = identities(pa.array(texts), "pid")
         assert has_person.all()

@@ -294,7 +294,7 @@ def test_check_reads_declared_encoding_and_delimiter(tmp_path: Path) -> None:
         assert run(f"{command} --delimiter '{delimiter}'") == code
 
 
-def test_command_line_measures_sum_of_shards_in_two_stages(
+def test_commands_measure_sum_of_shards_in_two_stages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each shard is counted for both plans, and both stages use the same sum of the shards."""

@@ -68,7 +68,7 @@ def exact_answers(people: pd.DataFrame) -> np.ndarray:
     return np.concatenate([*(one.ravel() for one in sums), sums[0].sum(axis=1)])
 
 
-def test_plan_by_level_of_hundred_places_is_near_bound(by_level: Plan) -> None:
+def test_plan_by_level_is_near_bound(by_level: Plan) -> None:
     assert 90 < PLACE.size < 130
     assert by_level.certificate.gap < 0.01
 

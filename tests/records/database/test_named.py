@@ -45,30 +45,31 @@ def test_named_table_is_counted_in_database(
 def test_invalid_source_settings_error_hides_secrets(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def error_message(name: str = "census", text: str | None = None) -> str:
-        if text is not None:
-            settings_file.write_text(text)
+    def error_message(name: str = "census", settings: str | None = None) -> str:
+        if settings is not None:
+            settings_file.write_text(settings)
         with pytest.raises(DataError) as caught:
             named_table(name)
         assert "office-secret" not in str(caught.value)
         assert caught.value.__context__ is None
         return str(caught.value)
 
-    good = settings_file.read_text()
+    valid = settings_file.read_text()
     assert "close names: 'census'" in error_message("cencus")
-    assert "no longer has this table" in error_message(text=good.replace("people", "persons"))
-    assert "cannot be reached" in error_message(
-        text=good.replace("${PLACE}", "${PLACE}/no/office-secret")
-    )
-    assert "environment variable 'PLACES'" in error_message(text=good.replace("PLACE", "PLACES"))
-    for wrong in (
+    other_table = valid.replace("people", "persons")
+    assert "no longer has this table" in error_message(settings=other_table)
+    missing_file = valid.replace("${PLACE}", "${PLACE}/no/office-secret")
+    assert "cannot be reached" in error_message(settings=missing_file)
+    unset_variable = valid.replace("PLACE", "PLACES")
+    assert "environment variable 'PLACES'" in error_message(settings=unset_variable)
+    for invalid in (
         "address",
         "[census]\ntable = 'x'",
-        good + "port = '1'",
+        valid + "port = '1'",
         "[census]\naddress = 1\ntable = 'x'",
         "x = 1",
     ):
-        assert "DP_WORKBENCH_SOURCES" in error_message(text=wrong)
+        assert "DP_WORKBENCH_SOURCES" in error_message(settings=invalid)
     settings_file.unlink()
     assert "DP_WORKBENCH_SOURCES" in error_message()
     monkeypatch.delenv("DP_WORKBENCH_SOURCES")

@@ -59,21 +59,25 @@ def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") 
 
 
 def test_sheet_of_workbook_is_counted(tmp_path: Path) -> None:
-    rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist(), [None] * 4]
-    check(sheet(tmp_path / "x.xlsx", rows))
+    empty_rows = [[None]] * 4
+    rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist(), *empty_rows]
+    check(sheet(tmp_path / "one sheet.xlsx", rows))
+    two_sheets = sheet(tmp_path / "two sheets.xlsx", rows, 2)
     with pytest.raises(DataError, match="2 visible sheets"):
-        count_marginals(sheet(tmp_path / "y.xlsx", rows, 2), SCHEMA, SETS)
-    (tmp_path / "z.xlsx").write_bytes(b"no workbook")
+        count_marginals(two_sheets, SCHEMA, SETS)
+    damaged = tmp_path / "damaged.xlsx"
+    damaged.write_bytes(b"no workbook")
     with pytest.raises(DataError, match="cannot be read"):
-        count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
+        count_marginals(damaged, SCHEMA, SETS)
 
 
 def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
     path = tmp_path / "x.xlsx"
-    with xlsxwriter.Workbook(str(path)) as book:
-        page = book.add_worksheet()
-        page.write_row(0, 0, list(FRAME.columns))
-        page.write(2**20 - 1, 2**14 - 1, " ")
+    last_row, last_column = 2**20 - 1, 2**14 - 1  # of a sheet
+    with xlsxwriter.Workbook(str(path)) as workbook:
+        worksheet = workbook.add_worksheet()
+        worksheet.write_row(0, 0, list(FRAME.columns))
+        worksheet.write(last_row, last_column, " ")
     for read in (lambda: count_marginals(path, SCHEMA, SETS), lambda: draft_of_public(path)):
         with pytest.raises(LimitExceeded, match=r"'x.xlsx' needs more memory .* single cell"):
             read()
