@@ -1,5 +1,6 @@
 """Plans with areas of nested levels on a wide attribute, against the same plans with matrices."""
 
+import itertools
 import json
 import math
 from functools import partial
@@ -34,6 +35,7 @@ from engine.residuals.level_strategy import LevelStrategy, level_solution
 from engine.residuals.marginals import MarginalStrategy, marginal_strategy
 from engine.workload.hierarchy import CodeList, Hierarchy, HierarchyLevel
 from tests.mechanisms.wide import OPTIONS, plan_of
+from tests.pairs import pairwise
 
 STATES = [2, 5, 1, 4]
 CELLS = sum(STATES)
@@ -75,11 +77,20 @@ MAX_IMPROVEMENTS = {
 }
 
 
-@pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
-@pytest.mark.parametrize("weights", [None, [3.0, 1.0]], ids=["equal weights", "states matter more"])
-@pytest.mark.parametrize("case", CASES)
+LEVEL_WEIGHTS = {"equal weights": None, "states matter more": [3.0, 1.0]}
+WIDE_PLANS = CASES, tuple(LEVEL_WEIGHTS), ("add_remove", "replace_one")
+FEW = pairwise(*WIDE_PLANS)
+
+
+@pytest.mark.parametrize(
+    ("case", "weights", "neighbours"),
+    [
+        pytest.param(*row, marks=() if row in FEW else pytest.mark.full)
+        for row in itertools.product(*WIDE_PLANS)
+    ],
+)
 def test_wide_plan_equals_plan_with_matrices(case, weights, neighbours, request):
-    workload = areas_by_sex(weights)
+    workload = areas_by_sex(LEVEL_WEIGHTS[weights])
     expected = plan_of(workload, case, neighbours=neighbours)
     request.getfixturevalue("wide_from_ten_cells")
     result = plan_of(workload, case, neighbours=neighbours)

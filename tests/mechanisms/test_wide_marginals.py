@@ -1,5 +1,6 @@
 """Plans with marginals on a wide attribute, against the same plans with matrices."""
 
+import itertools
 import json
 import math
 import sys
@@ -46,6 +47,7 @@ from engine.residuals.tuning.tune import tuned_centers
 from engine.workload import Circular, Marginal, Part, Range, Suffix
 from engine.workload.families import Intervals, Prefix
 from tests.mechanisms.wide import OPTIONS, plan_of
+from tests.pairs import pairwise
 
 EMPTY_FIELDS = {"dataset": "", "key": "", "utc": ""}  # of a rehearsal
 CASES = [case for case in OPTIONS if case != "hdmm"]
@@ -88,9 +90,21 @@ def test_wide_plan_equals_plan_with_matrices(case, neighbours, request):
     assert loaded.to_json() == result.to_json()
 
 
-@pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
-@pytest.mark.parametrize("case", [case for case in CASES if case != "datacube"])
-@pytest.mark.parametrize("kind", ["prefix", "suffix", "range"])
+INTERVAL_PLANS = (
+    ("prefix", "suffix", "range"),
+    tuple(case for case in CASES if case != "datacube"),
+    ("add_remove", "replace_one"),
+)
+FEW = pairwise(*INTERVAL_PLANS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "case", "neighbours"),
+    [
+        pytest.param(*row, marks=() if row in FEW else pytest.mark.full)
+        for row in itertools.product(*INTERVAL_PLANS)
+    ],
+)
 def test_interval_plan_of_wide_attribute_equals_matrices(kind, case, neighbours, request):
     workload = (
         marginals(12).add("code", kind).add(("code", "age"), kind).add("code", "range", weight=0.1)
