@@ -34,7 +34,7 @@ WORKLOAD = (
 SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
 
 
-def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
+def sorted_errors(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
     """Return the sorted standard errors of all queries, each divided by the target of its group.
 
     Without ``targets`` the errors are not divided.
@@ -43,13 +43,13 @@ def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
     return np.sort(np.concatenate([np.sqrt(plan.variances(i)) / t for i, t in enumerate(targets)]))
 
 
-def check_counts(plan: Plan) -> None:
+def check_shares_and_tolerances(plan: Plan) -> None:
     """Check `share_within` and `tolerance_for` against the standard errors of all queries.
 
     `share_within` returns the share of queries whose error is at most a tolerance.
     `tolerance_for` returns the smallest tolerance within which a given share of the queries is.
     """
-    errors = stds(plan)
+    errors = sorted_errors(plan)
     tolerances = [tolerance_for(plan, share) for share in SHARES]
     assert tolerances == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12
@@ -65,4 +65,4 @@ def check_counts(plan: Plan) -> None:
     above_finite_errors = 1e49
     assert share_within(plan, above_finite_errors) == np.isfinite(errors).mean()
     targets = [1.0 + i for i in range(len(plan.workload.groups))]  # one per group
-    assert share_within(plan, targets) == (stds(plan, targets) <= 1 + 1e-12).mean()
+    assert share_within(plan, targets) == (sorted_errors(plan, targets) <= 1 + 1e-12).mean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from unittest import mock
 
 import pytest
@@ -25,35 +26,36 @@ def test_mechanism_bound_is_below_every_plan() -> None:
         best = plan(WORKLOAD, Budget(pcost=pcost), "optimum")
         assert bound.rmse(best) <= best.weighted_rmse <= bound.rmse(best) * 1.001
         assert "at most 0.01% above" in analysis.bound_text(best, bound)
-    result = plan(WORKLOAD, Budget(pcost=1.0), "identity")
-    above = float(analysis.bound_text(result, bound).split("at most ")[1].split("%")[0])
-    assert 0 <= above / 100 - (result.weighted_rmse / bound.rmse(result) - 1) < 0.001
-    large = Schema([Attribute.of_size(c, 25) for c in "abc"])
-    workload = Workload.all_ways(large, (1, 2))
-    result = plan(workload, Budget(pcost=1.0))
-    assert 0 < analysis.mechanism_bound(workload).rmse(result) < result.weighted_rmse
+    identity = plan(WORKLOAD, Budget(pcost=1.0), "identity")
+    (stated_percent,) = re.findall(r"at most (\S+)% above", analysis.bound_text(identity, bound))
+    gap = identity.weighted_rmse / bound.rmse(identity) - 1
+    # the stated percentage is rounded up
+    assert 0 <= float(stated_percent) / 100 - gap < 0.001
+    large = Workload.all_ways(Schema([Attribute.of_size(name, 25) for name in "abc"]), (1, 2))
+    large_plan = plan(large, Budget(pcost=1.0))
+    assert 0 < analysis.mechanism_bound(large).rmse(large_plan) < large_plan.weighted_rmse
 
 
 def test_mechanism_bound_of_too_many_cells_is_refused() -> None:
+    workload = Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "circular")
     with pytest.raises(LimitExceeded):
-        analysis.mechanism_bound(
-            Workload(Schema([Attribute.of_size("x", 5000)])).add("x", "circular")
-        )
+        analysis.mechanism_bound(workload)
 
 
 def test_plan_figures_show_plan_numbers() -> None:
     result = plan(WORKLOAD, Budget(pcost=1.0))
-    picture = plan_figures.breakdown_picture(result, 5, 3)
-    assert picture.table["variance (counts²)"].sum() == pytest.approx(result.variances(5)[3])
-    assert sum(picture.figure.data[0].x) == pytest.approx(1.0)
-    variance = float(result.variances(5)[3])
-    curve = plan_figures.interval_picture(result, variance)
-    for pcost, half in zip(
-        curve.table["pcost"], curve.table["95% interval ± (counts)"], strict=True
-    ):
-        again = plan(WORKLOAD, Budget(pcost=pcost))
+    group, query = 5, 3
+    variance = float(result.variances(group)[query])
+    picture = plan_figures.breakdown_picture(result, group, query)
+    assert picture.table["variance (counts²)"].sum() == pytest.approx(variance)
+    shares = picture.figure.data[0].x
+    assert sum(shares) == pytest.approx(1.0)
+    curve = plan_figures.interval_picture(result, variance).table
+    for pcost, half_width in zip(curve["pcost"], curve["95% interval ± (counts)"], strict=True):
+        planned = plan(WORKLOAD, Budget(pcost=pcost))
         # 1.959964 is the 97.5% quantile of the standard normal distribution
-        assert half == pytest.approx(1.959964 * math.sqrt(again.variances(5)[3]), rel=1e-5)
+        expected = 1.959964 * math.sqrt(planned.variances(group)[query])
+        assert half_width == pytest.approx(expected, rel=1e-5)
 
 
 def test_distance_picture_draws_gaps_to_bounds() -> None:
@@ -85,11 +87,8 @@ def test_claim_text_starts_with_global_bound() -> None:
 
 def test_claim_text_without_global_bound_gives_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.bounds.lower_bounds.MAX_BOUND_CELLS", 30)
-    result = plan(
-        Workload(Schema([Attribute.of_size("x", 31)])).add("x", "marginal"),
-        Budget(pcost=1.0),
-        "identity",
-    )
+    workload = Workload(Schema([Attribute.of_size("x", 31)])).add("x", "marginal")
+    result = plan(workload, Budget(pcost=1.0), "identity")
     assert result.certificate.global_gap == math.inf
     assert result.certificate.statement in texts.claim_text(result)
     assert "31 cells" in texts.claim_text(result)
@@ -102,10 +101,11 @@ def test_global_bound_is_lazy_and_cached(monkeypatch: pytest.MonkeyPatch) -> Non
     with mock.patch("engine.plans.plan.best_bound", side_effect=AssertionError):
         assert result.certificate.gap < 1e-3
         assert "global" not in repr(result.certificate)
-    again = plan(workload, Budget(pcost=9.0))
-    first = result.certificate.global_gap
+    gap = result.certificate.global_gap
+    # The gap does not depend on the budget, so the bound is computed once for all budgets.
+    other_budget = plan(workload, Budget(pcost=9.0))
     with mock.patch("engine.bounds.lower_bounds.global_bound", side_effect=AssertionError):
-        assert again.certificate.global_gap == pytest.approx(first, rel=1e-6)
+        assert other_budget.certificate.global_gap == pytest.approx(gap, rel=1e-6)
 
 
 def test_bound_text_for_replace_one_claims_nothing() -> None:
@@ -124,11 +124,14 @@ def test_global_bound_holds_for_several_rows_per_person() -> None:
 
 def test_interval_picture_names_unit_of_factor() -> None:
     result = plan(WORKLOAD, Budget(pcost=1.0))
-    picture = plan_figures.interval_picture(
-        result, 4.0, lambda budget: f"eps {budget.epsilon(1e-6):.4g}"
-    )
+
+    def epsilon_text(budget: Budget) -> str:
+        return f"eps {budget.epsilon(delta=1e-6):.4g}"
+
+    variance = 4.0
+    picture = plan_figures.interval_picture(result, variance, epsilon_text)
     assert "pcost" in picture.note
     # The text gives the larger budget instead of the factor 4, because a pcost that is 4 times as
     # large does not make epsilon 4 times as large.
-    assert f"eps {Budget(pcost=4.0).epsilon(1e-6):.4g}" in picture.alt
+    assert epsilon_text(Budget(pcost=4.0)) in picture.alt
     assert "times" not in picture.alt

@@ -28,7 +28,7 @@ from engine import Attribute, Budget, Schema, Workload, compare
 print("this script runs")
 workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), ways=(1,))
 comparison = compare(workload, Budget(pcost=1.0), ["wff", "nonsense"])
-print(comparison["status"].str[:17].tolist())
+print(comparison["status"].str[:24].tolist())
 """
 
 
@@ -38,13 +38,14 @@ def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     fork_warning = {"PYTHONWARNINGS": "error:This process:DeprecationWarning"}
     inherited = {name: value for name, value in os.environ.items() if name not in FORK_ENVIRONMENT}
     environment = inherited | {"PYTHONPATH": str(ROOT)} | fork_warning
-    done = subprocess.run(
+    script = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.stdout.splitlines() == ["this script runs", "['ok', \"The mechanism 'no\"]"], (
-        done.stderr
-    )
-    assert done.stderr == ""
+    assert script.stderr == ""
+    assert script.stdout.splitlines() == [
+        "this script runs",
+        "['ok', \"The mechanism 'nonsense'\"]",
+    ]
 
 
 def kill_itself(number: int) -> None:
@@ -56,25 +57,20 @@ def run_calls(
 ) -> list[object]:
     """Run calls in two worker processes and return their results in the order of the calls."""
     named = {str(i): call for i, call in enumerate(calls)}
-    return list(
-        dict(
-            sorted(
-                run_in_workers(named, at_once=2, seconds=seconds, on_progress=on_progress).items()
-            )
-        ).values()
-    )
+    results = run_in_workers(named, at_once=2, seconds=seconds, on_progress=on_progress)
+    return [results[name] for name in named]
 
 
 def test_worker_failure_is_reported_and_others_finish() -> None:
-    results = run_calls(
+    killed, ended, raised, length = run_calls(
         (kill_itself, (signal.SIGKILL,)), (os._exit, (3,)), (len, (5,)), (len, ("abc",))
     )
-    assert results.pop() == 3
-    assert all(isinstance(one, Failed) for one in results)
-    killed, ended, raised = (one.reason for one in results)
-    assert "signal 9" in killed
-    assert "exit code 3" in ended
-    assert raised == "It failed with TypeError: object of type 'int' has no len()"
+    assert isinstance(killed, Failed)
+    assert "signal 9" in killed.reason
+    assert isinstance(ended, Failed)
+    assert "exit code 3" in ended.reason
+    assert raised == Failed(reason="It failed with TypeError: object of type 'int' has no len()")
+    assert length == 3
 
 
 def test_worker_over_time_limit_is_ended() -> None:
@@ -91,10 +87,10 @@ def worker_processes() -> list[psutil.Process]:
 def test_cancelled_comparison_ends_worker_processes() -> None:
     workers: list[psutil.Process] = []
     # worker pools of other tests may still run
-    others = worker_processes()
+    unrelated = worker_processes()
 
     def stop(fraction: float, labels: list[str]) -> None:
-        workers.extend(one for one in worker_processes() if one not in others)
+        workers.extend(process for process in worker_processes() if process not in unrelated)
         if len(workers) >= 2:
             raise Cancelled("enough")
 
@@ -124,23 +120,26 @@ def test_killed_parent_leaves_no_worker_process() -> None:
 def test_partial_comparison_returns_finished_rows() -> None:
     workload = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "ab"]), (1, 2))
     request = workload, Budget(pcost=0.123), ["wff", "identity", "laplace"]
-    seen: list[tuple[list[str], bool] | None] = []
+    finished_mechanisms: list[list[str] | None] = []
+    partial_bounds: list[float] = []
     progress_texts: set[str] = set()
 
-    def look(fraction: float, text: str) -> bool:
+    def record_partial(fraction: float, text: str) -> bool:
         progress_texts.add(text)
         partial = partial_comparison(*request)
-        seen.append(partial and (list(partial.frame["mechanism"]), partial.bound > 0))
+        finished_mechanisms.append(partial and list(partial.frame["mechanism"]))
+        if partial:
+            partial_bounds.append(partial.bound)
         return True
 
-    done = comparison(*request, jobs=1, progress=look)
+    complete = comparison(*request, jobs=1, progress=record_partial)
     assert {"Running Identity", "Running lower bound"} <= progress_texts
-    assert seen[0] is None
-    assert (["wff"], False) in seen
+    assert finished_mechanisms[0] is None
+    assert ["wff"] in finished_mechanisms
     # Laplace is refused for this budget.  It is the last row of the comparison, so it is left out.
-    finished = list(done.frame["mechanism"][:2])
+    assert finished_mechanisms[-1] == list(complete.frame["mechanism"][:2])
     # the bound is computed last
-    assert seen[-1] == (finished, False)
+    assert not any(bound > 0 for bound in partial_bounds)
     partial = partial_comparison(*request)
     assert partial is not None
-    assert (partial.bound, partial.plans) == (done.bound, done.plans)
+    assert (partial.bound, partial.plans) == (complete.bound, complete.plans)

@@ -19,7 +19,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests import shapes
-from tests.analysis.brute_force import ONE, WORKLOAD, check_counts, stds
+from tests.analysis.brute_force import ONE, WORKLOAD, check_shares_and_tolerances, sorted_errors
 
 CASES = [
     ("querysmasher", {}, Budget(pcost=0.7)),
@@ -49,31 +49,33 @@ def case(request: pytest.FixtureRequest) -> tuple[Plan, str, dict]:
 
 
 def test_shares_and_tolerances_match_enumeration(case: tuple[Plan, str, dict]) -> None:
-    check_counts(case[0])
+    check_shares_and_tolerances(case[0])
 
 
-def check_budget(result: Plan, wanted: float | list[float], share: float) -> Budget:
+def checked_minimal_budget(result: Plan, wanted: float | list[float], share: float) -> Budget:
     """Check and return the smallest budget at which a share of the queries meets error targets.
 
     ``wanted`` is the target of every query, or one target per group.  A slightly smaller budget
     must not suffice.
     """
-    several = [wanted] * len(result.workload.groups) if isinstance(wanted, float) else wanted
+    targets = [wanted] * len(result.workload.groups) if isinstance(wanted, float) else wanted
     budget = budget_for_error(result, wanted, share)
     assert budget.law == result.budget.law
-    enough, short = at_budget(result, budget), at_budget(result, slightly_smaller(budget))
-    assert (stds(enough, several) <= 1).mean() >= share
-    assert share_within(enough, wanted) >= share
-    assert (stds(short, several) <= 1).mean() < share
+    sufficient = at_budget(result, budget)
+    assert (sorted_errors(sufficient, targets) <= 1).mean() >= share
+    assert share_within(sufficient, wanted) >= share
+    insufficient = at_budget(result, slightly_smaller(budget))
+    assert (sorted_errors(insufficient, targets) <= 1).mean() < share
     return budget
 
 
 def test_plan_with_returned_budget_meets_target(case: tuple[Plan, str, dict]) -> None:
     result, name, options = case
-    wanted = tolerance_for(result, 0.5) / 3
-    budget = budget_for_error(result, wanted, 0.5)
-    new_plan, scaled_plan = plan(WORKLOAD, budget, name, **options), at_budget(result, budget)
-    assert (stds(new_plan) <= wanted).mean() >= 0.5
+    wanted = tolerance_for(result, share=0.5) / 3
+    budget = budget_for_error(result, wanted, share=0.5)
+    new_plan = plan(WORKLOAD, budget, name, **options)
+    scaled_plan = at_budget(result, budget)
+    assert (sorted_errors(new_plan) <= wanted).mean() >= 0.5
     assert new_plan.hash == scaled_plan.hash
     assert new_plan.certificate == scaled_plan.certificate
     assert [(b.noise, b.grid) for b in new_plan.blocks.values()] == [
@@ -87,7 +89,7 @@ def test_budget_for_error_is_minimal(
 ) -> None:
     result, name, options = case
     wanted = tolerance_for(result, share) * factor
-    budget = check_budget(result, wanted, share)
+    budget = checked_minimal_budget(result, wanted, share)
     if name == "querysmasher":
         # `budget_for` plans at another budget than that of ``result``. The smallest budget does not
         # depend on the budget of the plan.
@@ -103,7 +105,7 @@ def test_budget_for_error_is_minimal(
 def test_budget_for_error_of_many_shapes_is_minimal(
     shape: str, share: float, wanted: float
 ) -> None:
-    check_budget(plan(shapes.SHAPES[shape](), ONE), wanted, share)
+    checked_minimal_budget(plan(shapes.SHAPES[shape](), ONE), wanted, share)
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "residualplanner+", "wff", "laplace"])
@@ -111,7 +113,7 @@ def test_budget_for_group_targets_is_minimal(mechanism: str) -> None:
     workload = Workload.all_ways(shapes.numeric(7, 5), (1, 2), "prefix")
     result = plan(workload, budget_for(workload, 1.0, mechanism=mechanism), mechanism)
     for share in (0.8, 1.0):
-        check_budget(result, [0.3, 1.5, 0.7], share)
+        checked_minimal_budget(result, [0.3, 1.5, 0.7], share)
 
 
 def test_budget_for_max_records_is_larger() -> None:
@@ -145,39 +147,45 @@ def test_budget_for_error_includes_rounding_variance(monkeypatch: pytest.MonkeyP
         return at_budget(plan, budget)
 
     monkeypatch.setattr(fitness, "at_budget", recorded_at_budget)
-    budget = check_budget(result, 1e11, 1.0)
+    budget = checked_minimal_budget(result, 1e11, 1.0)
     # the search converges quickly although the variance is not proportional to 1 / pcost
     assert len(trials) <= 10
-    assert budget.pure_epsilon > 100 * math.sqrt(2) / 1e11
+    # Laplace noise of standard error s without rounding needs epsilon sqrt(2) / s.
+    epsilon_without_rounding = math.sqrt(2) / 1e11
+    assert budget.pure_epsilon > 100 * epsilon_without_rounding
 
 
 def test_budget_for_query_is_minimal() -> None:
-    result, tensor = plan(WORKLOAD, ONE), np.outer([1.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0])
+    result = plan(WORKLOAD, ONE)
+    # the count of the first two age groups of the first sex
+    names = ("age", "sex")
+    query = np.outer([1.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0])
     for wanted in (2.5e-3, 2.5, 2.5e3):
-        budget = analysis.budget_for_query(result, ("age", "sex"), tensor, wanted)
-        assert plan(WORKLOAD, budget).variance_of(("age", "sex"), tensor) <= wanted**2
-        assert (
-            plan(WORKLOAD, slightly_smaller(budget)).variance_of(("age", "sex"), tensor) > wanted**2
-        )
+        budget = analysis.budget_for_query(result, names, query, wanted)
+        sufficient = plan(WORKLOAD, budget)
+        assert sufficient.variance_of(names, query) <= wanted**2
+        insufficient = plan(WORKLOAD, slightly_smaller(budget))
+        assert insufficient.variance_of(names, query) > wanted**2
     with pytest.raises(PlanError, match="no noise"):
-        analysis.budget_for_query(result, ("age", "sex"), 0 * tensor, 1.0)
+        analysis.budget_for_query(result, names, 0 * query, 1.0)
     for wanted in (0.0, [1.0, 2.0]):
         with pytest.raises(PlanError, match="error"):
-            analysis.budget_for_query(result, ("age", "sex"), tensor, wanted)
+            analysis.budget_for_query(result, names, query, wanted)
 
 
-def test_budget_fit_shape_is_smaller_than_scale() -> None:
+def test_budget_of_shape_fit_is_smaller() -> None:
     workload = (
         Workload(shapes.numeric(5, 3))
         .add("a", "prefix")
         .add(("a", "b"), "marginal")
         .add("b", "range")
     )
-    several = [0.5, 3.0, 1.0]
-    scaled, shaped = (budget_for(workload, several, fit=fit) for fit in ("scale", "shape"))
+    targets = [0.5, 3.0, 1.0]
+    scaled = budget_for(workload, targets, fit="scale")
+    shaped = budget_for(workload, targets, fit="shape")
     assert shaped.pcost < 0.9 * scaled.pcost
-    result = plan(workload, shaped, objective="max", targets=several)
-    assert share_within(result, several) == 1.0
+    result = plan(workload, shaped, objective="max", targets=targets)
+    assert share_within(result, targets) == 1.0
     assert result.achieved == pytest.approx(1.0, rel=1e-6)
     # The achieved value is the largest ratio of error to target.  By its certificate, no plan of
     # the same class reaches a ratio that is more than 1% smaller.
@@ -188,12 +196,14 @@ def test_budget_for_unmeasured_queries_is_refused() -> None:
     workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add("b", "marginal", weight=0.0)
     result = plan(workload, ONE)
     assert tolerance_for(result) == math.inf
-    assert share_within(result, 1e9) == 4 / 7
+    # 4 prefixes of a are measured, 3 cells of b are not
+    measured_share = 4 / 7
+    assert share_within(result, 1e9) == measured_share
     assert math.isfinite(tolerance_for(result, 0.5))
-    for share in (0.58, 1.0):
+    for share in (measured_share + 0.01, 1.0):
         with pytest.raises(PlanError, match=r"only 57\.1%.* weight zero"):
             budget_for(workload, 1.0, share)
-    check_budget(result, 1.0, 4 / 7)
+    checked_minimal_budget(result, 1.0, measured_share)
     with pytest.raises(NotAnswerable, match="group 1"):
         breakdown(result, 1)
 
@@ -251,19 +261,19 @@ def test_invalid_tolerance_or_share_is_refused() -> None:
 def test_budget_for_joint_strategies_is_minimal(mechanism: str, options: dict, family: str) -> None:
     workload = Workload(shapes.numeric(4, 3)).add(("a", "b"), family)
     workload = workload.add("a", "prefix" if family == "affine" else "marginal")
-    result = plan(
-        workload, budget_for(workload, 0.5, mechanism=mechanism, **options), mechanism, **options
-    )
+    target = 0.5
+    budget = budget_for(workload, target, mechanism=mechanism, **options)
+    result = plan(workload, budget, mechanism, **options)
     assert bool(result.split.unions) == (mechanism == "querysmasher")
-    assert 0.5 * (1.0 - 1e-7) <= math.sqrt(result.max_variance) <= 0.5
-    check_budget(result, 3.0, 0.6)
+    assert target * (1.0 - 1e-7) <= math.sqrt(result.max_variance) <= target
+    checked_minimal_budget(result, 3.0, 0.6)
 
 
 def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
     result, name, _ = case
-    for i, group in enumerate(result.workload.groups):
-        variances = result.variances(i)
-        table = breakdown(result, i)
+    for number, group in enumerate(result.workload.groups):
+        variances = result.variances(number)
+        table = breakdown(result, number)
         assert table["variance"].sum() == pytest.approx(variances.mean(), rel=1e-9)
         assert table["share"].sum() == pytest.approx(1.0)
         assert table["share"].is_monotonic_decreasing
@@ -274,15 +284,15 @@ def test_breakdown_sums_to_query_variance(case: tuple[Plan, str, dict]) -> None:
             set(attributes) <= set(group.attributes) for attributes in table["attributes"]
         )
         for query in {0, group.count // 2, group.count - 1}:
-            assert breakdown(result, i, query)["variance"].sum() == pytest.approx(
-                variances[query], rel=1e-9
-            )
-        assert variances[worst_query(result, i)] == variances.max()
-        counts = [part.count for part in group.parts]
-        queries = least_accurate_queries(result, i)
-        assert variances.reshape(counts)[tuple(queries)] == pytest.approx(variances.max(), 1e-5)
-        assert breakdown_text(result, i)
-    assert worst_error(result) == pytest.approx(stds(result)[-1], rel=1e-9)
+            terms = breakdown(result, number, query)["variance"]
+            assert terms.sum() == pytest.approx(variances[query], rel=1e-9)
+        assert variances[worst_query(result, number)] == variances.max()
+        queries_per_attribute = [part.count for part in group.parts]
+        worst_index = tuple(least_accurate_queries(result, number))
+        worst_variance = variances.reshape(queries_per_attribute)[worst_index]
+        assert worst_variance == pytest.approx(variances.max(), rel=1e-5)
+        assert breakdown_text(result, number)
+    assert worst_error(result) == pytest.approx(sorted_errors(result)[-1], rel=1e-9)
 
 
 def test_worst_error_and_worst_tables_list_no_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,10 +301,10 @@ def test_worst_error_and_worst_tables_list_no_groups(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Plan, "by_group", lambda _: pytest.fail("a table of all groups was made"))
     assert worst_error(result) == expected["max_std"].max()
     worst = analysis.worst_tables(result, 2)
-    assert worst["typical error"].tolist() == sorted(expected["rmse"])[:-3:-1]
+    assert worst["typical error"].tolist() == sorted(expected["rmse"], reverse=True)[:2]
 
 
-def test_breakdown_text_of_many_small_shares_reports_noise() -> None:
+def test_breakdown_text_summarizes_many_small_shares() -> None:
     names = "abcdefgh"
     workload = Workload(Schema([Attribute.of_size(name, 2) for name in names]))
     result = plan(
@@ -304,24 +314,23 @@ def test_breakdown_text_of_many_small_shares_reports_noise() -> None:
 
 
 def test_breakdown_matches_noise_of_each_space() -> None:
-    """The breakdown lists the variance that the noise of each residual space gives the query."""
-    result = plan(WORKLOAD, Budget(pcost=1.0))
-    number = next(
-        i for i, g in enumerate(result.workload.groups) if g.attributes == ("age", "sex", "code")
-    )
-    group, table = result.workload.groups[number], breakdown(result, number, 11)
-    rows = [part.family.rows(part.sizes) for part in group.parts]
-    index = np.unravel_index(11, [len(r) for r in rows])
-    tensor = np.einsum("i,j,k->ijk", *(r[i] for r, i in zip(rows, index, strict=True)))
-    pieces = result.query_pieces(group.attributes, tensor)
-    for names, variance in zip(table["attributes"], table["variance"], strict=True):
-        block = result.blocks[names]
+    result = plan(WORKLOAD, ONE)
+    names = ("age", "sex", "code")
+    (number,) = (i for i, g in enumerate(WORKLOAD.groups) if g.attributes == names)
+    query = 11
+    table = breakdown(result, number, query)
+    query_rows = [part.family.rows(part.sizes) for part in WORKLOAD.groups[number].parts]
+    position = np.unravel_index(query, [len(rows) for rows in query_rows])
+    chosen_rows = [rows[i] for rows, i in zip(query_rows, position, strict=True)]
+    tensor = np.einsum("i,j,k->ijk", *chosen_rows)
+    pieces = result.query_pieces(names, tensor)
+    for space, variance in zip(table["attributes"], table["variance"], strict=True):
+        block = result.blocks[space]
         pinv = np.ones((1, 1))
         for _, strategy in block.factors:
             pinv = np.kron(pinv, strategy.pinv)
-        assert block.noise**2 * np.sum((pieces[names].ravel() @ pinv) ** 2) == pytest.approx(
-            variance, rel=1e-8
-        )
+        coefficients = pieces[space].ravel() @ pinv
+        assert block.noise**2 * np.sum(coefficients**2) == pytest.approx(variance, rel=1e-8)
 
 
 def test_breakdown_of_unknown_group_or_query_is_refused() -> None:
@@ -333,13 +342,14 @@ def test_breakdown_of_unknown_group_or_query_is_refused() -> None:
 
 
 def test_percent_rounded_down_never_rounds_up() -> None:
-    assert [fitness.percent_rounded_down(x) for x in (0.9499999, 0.95, 1.0, 0.9999999, 0.29)] == [
-        "94.9%",
-        "95.0%",
-        "100.0%",
-        "99.9%",
-        "29.0%",
-    ]
+    expected = {
+        0.9499999: "94.9%",
+        0.95: "95.0%",
+        1.0: "100.0%",
+        0.9999999: "99.9%",
+        0.29: "29.0%",
+    }
+    assert {share: fitness.percent_rounded_down(share) for share in expected} == expected
 
 
 def test_breakdown_text_explains_measurement_on_more_attributes() -> None:

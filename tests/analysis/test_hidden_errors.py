@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import numpy as np
 import pytest
 
@@ -33,8 +35,9 @@ def test_hidden_groups_exceed_typical_error() -> None:
 def test_even_errors_and_zero_weights_are_not_hidden() -> None:
     workload = Workload(Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 4)]))
     assert analysis.hidden_groups(plan(workload.add("a").add("b"), ONE)) == ()
-    unweighted = PAIRS.with_weights({4: 0.0})
-    assert 4 not in analysis.hidden_groups(plan(unweighted, ONE))
+    hidden = analysis.hidden_groups(plan(PAIRS, ONE))[0]
+    unweighted = PAIRS.with_weights({hidden: 0.0})
+    assert hidden not in analysis.hidden_groups(plan(unweighted, ONE))
 
 
 def test_proposed_weights_lower_hidden_errors() -> None:
@@ -73,13 +76,16 @@ def test_workload_errors_are_those_of_plan_or_missing() -> None:
     assert analysis.workload_errors(PAIRS, [1])["typical error"].isna().all()
 
 
+LEAP_DAY = (date(2024, 2, 29) - date(2020, 1, 1)).days
+
+
 @pytest.mark.parametrize(
     ("attribute", "text", "cells"),
     [
         (Attribute.of_size("zip", 30_000), "29999", [29_999]),
         (Attribute.of_size("zip", 9_000_000), "8999999", [8_999_999]),
         (Attribute.of_size("zip", 30_000), "30000", []),
-        (Attribute.dates("day", "2020-01-01", "2024-12-31", "day"), "2024-02-29", [1520]),
+        (Attribute.dates("day", "2020-01-01", "2024-12-31", "day"), "2024-02-29", [LEAP_DAY]),
         (Attribute.categorical("town", ["Ulm", "Bonn"]), "x", []),
         (Attribute.categorical("town", ["Ulm", "Bonn"]), "", [0, 1]),
         (Attribute.categorical("town", ["Neu-Ulm", "ULM", "Ulm"]), "ulm", [1, 2, 0]),

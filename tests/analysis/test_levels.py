@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from engine.analysis import levels
 from engine.analysis.variance_breakdown import sorted_by_error
@@ -23,42 +24,46 @@ def test_area_errors_are_those_of_queries() -> None:
         table = levels.area_errors(PLAN, 0, level)
         assert sorted(table["area"]) == list(range(len(level.labels)))
         assert table["largest standard error"].round(9).is_monotonic_decreasing
-        for row in table.itertuples(index=False):
-            of_area = variances[level.numbers([row.area], 0, 10**6)]
-            np.testing.assert_allclose(row.RMSE**2, of_area.mean())
-            np.testing.assert_allclose(row[3] ** 2, of_area.max())
+        for row in table.to_dict("records"):
+            queries = level.numbers([row["area"]], 0, len(variances))
+            np.testing.assert_allclose(row["RMSE"] ** 2, variances[queries].mean())
+            np.testing.assert_allclose(row["largest standard error"] ** 2, variances[queries].max())
 
 
-def test_area_errors_in_pieces_are_equal(monkeypatch) -> None:
-    expected = levels.area_errors(PLAN, 0, LEVELS[2])
+def test_area_errors_in_pieces_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = LEVELS[2]
+    expected = levels.area_errors(PLAN, 0, place)
     monkeypatch.setattr(levels, "MAX_ENTRIES", 13)
-    other_plan = plan(WORKLOAD, Budget(pcost=1.0))
-    pd.testing.assert_frame_equal(levels.area_errors(other_plan, 0, LEVELS[2]), expected)
+    # a new plan has no cached errors
+    new_plan = plan(WORKLOAD, Budget(pcost=1.0))
+    pd.testing.assert_frame_equal(levels.area_errors(new_plan, 0, place), expected)
 
 
-def test_areas_with_errors_equal_up_to_rounding_keep_their_order() -> None:
+def test_areas_with_equal_errors_keep_their_order() -> None:
     errors = pd.DataFrame({"area": [0, 1, 2], "largest standard error": [2.0, 2.0 + 4e-16, 3.0]})
     table = sorted_by_error(errors.assign(RMSE=[1.0, 1.0, 0.0]))
     assert table["area"].tolist() == [2, 0, 1]
 
 
 def test_areas_are_found_by_text() -> None:
-    table = levels.area_errors(PLAN, 0, LEVELS[2])
-    assert set(levels.find_areas(table, LEVELS[2], "C")["label"]) == {"c1", "c2", "c3"}
-    assert not len(levels.find_areas(table, LEVELS[2], "nowhere"))
+    place = LEVELS[2]
+    table = levels.area_errors(PLAN, 0, place)
+    assert set(levels.find_areas(table, place, "C")["label"]) == {"c1", "c2", "c3"}
+    assert levels.find_areas(table, place, "nowhere").empty
 
 
-def test_page_of_level_has_its_answers() -> None:
+def test_page_of_level_is_slice_of_answers() -> None:
     people = pd.DataFrame({"sex": ["F"], "place": ["c2"], "age": [1], "work": ["a1"]})
     measurement = measure(PLAN, people, rehearsal=True, seed=1)
 
-    def read(first: int, end: int) -> pd.DataFrame:
+    def read_answers(first: int, end: int) -> pd.DataFrame:
         return measurement.answers(0, first, end)
 
     county = LEVELS[1]
-    every = levels.level_page(read, county, range(3))
-    assert len(every) == 2 * 3 * 3  # sexes, counties and ages
-    assert every["query"].str.contains("county = ").all()
-    page = levels.level_page(read, county, range(3), 5, 9)
-    pd.testing.assert_frame_equal(page, every.iloc[5:9].reset_index(drop=True))
-    assert len(levels.level_page(read, county, [])) == 0
+    counties = range(3)
+    answers = levels.level_page(read_answers, county, counties)
+    assert len(answers) == 2 * 3 * 3  # sexes, counties and ages
+    assert answers["query"].str.contains("county = ").all()
+    page = levels.level_page(read_answers, county, counties, 5, 9)
+    pd.testing.assert_frame_equal(page, answers.iloc[5:9].reset_index(drop=True))
+    assert len(levels.level_page(read_answers, county, [])) == 0

@@ -1,4 +1,4 @@
-"""Error targets per group: the smallest budget for all targets, and targets that must not change."""
+"""Error targets per group: the smallest_budget budget for all targets, and targets that must not change."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from engine.analysis.error_targets import (
     options_after_change,
 )
 from engine.analysis.what_if import Request
-from engine.errors import Cancelled, EngineError, PlanError
+from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
+from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, size) for name, size in (("a", 4), ("b", 3), ("c", 5))])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2), "marginal")
 TARGETS = [{1: 2.0, 2: 5.0}[len(group.attributes)] for group in WORKLOAD.groups]
-BY_SIZE = {k: [len(group.attributes) == k for group in WORKLOAD.groups] for k in (1, 2)}
+LOCKS_BY_WAYS = {
+    ways: [len(group.attributes) == ways for group in WORKLOAD.groups] for ways in (1, 2)
+}
 
 
 def request(pcost: float, **fields: object) -> Request:
@@ -30,54 +33,58 @@ def request(pcost: float, **fields: object) -> Request:
 
 
 @functools.cache
-def smallest() -> Budget:
+def smallest_budget() -> Budget:
     return budget_for(WORKLOAD, TARGETS, fit="shape")
 
 
 def test_fit_targets_without_locks_returns_minimal_budget() -> None:
     fitted = fit_targets(request(1.0), TARGETS)
-    assert fitted.request.budget == smallest()
+    assert fitted.request.budget == smallest_budget()
     result = plan(WORKLOAD, fitted.request.budget, **fitted.request.options)
     assert result.hash == fitted.plan.hash
-    assert all(
-        error <= target * (1 + 1e-9)
-        for error, target in zip(largest_errors(result), TARGETS, strict=True)
-    )
+    assert_errors_within(result, TARGETS)
     # The budget for the same errors is 9 times as large if each person has up to 3 rows.
-    several = fit_targets(request(1.0, rows_per_person=3), TARGETS).request.budget
-    assert several.rows_per_person == 3
-    assert several.pcost == pytest.approx(9 * fitted.request.budget.pcost, rel=1e-6)
+    of_three_rows = fit_targets(request(1.0, rows_per_person=3), TARGETS).request.budget
+    assert of_three_rows.rows_per_person == 3
+    assert of_three_rows.pcost == pytest.approx(9 * fitted.request.budget.pcost, rel=1e-6)
 
 
-@pytest.mark.parametrize(("size", "times"), [(1, 0.97), (2, 0.8), (1, 30.0), (2, 30.0)])
-def test_fit_targets_relaxes_unlocked_targets_minimally(size: int, times: float) -> None:
-    least = smallest().pcost
-    locked = BY_SIZE[size]
-    fitted = fit_targets(request(times * least), TARGETS, locked)
-    assert fitted.request.budget == Budget(pcost=times * least)
-    assert (fitted.factor > 1.0) == (times < 1.0)
+def assert_errors_within(result: Plan, targets: list[float]) -> None:
+    for error, target in zip(largest_errors(result), targets, strict=True):
+        assert error <= target * (1 + 1e-9)
+
+
+def relaxed_targets(factor: float, locked: list[bool]) -> list[float]:
+    return [t if lock else t * factor for t, lock in zip(TARGETS, locked, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("locked_ways", "budget_factor"), [(1, 0.97), (2, 0.8), (1, 30.0), (2, 30.0)]
+)
+def test_fit_targets_relaxes_unlocked_targets_minimally(
+    locked_ways: int, budget_factor: float
+) -> None:
+    pcost = budget_factor * smallest_budget().pcost
+    locked = LOCKS_BY_WAYS[locked_ways]
+    fitted = fit_targets(request(pcost), TARGETS, locked)
+    assert fitted.request.budget == Budget(pcost=pcost)
+    assert (fitted.factor > 1.0) == (budget_factor < 1.0)
     targets = fitted.request.options["targets"]
-    assert targets == [
-        t if lock else t * fitted.factor for t, lock in zip(TARGETS, locked, strict=True)
-    ]
-    assert all(
-        e <= t * (1 + 1e-9) for e, t in zip(largest_errors(fitted.plan), targets, strict=True)
-    )
-    tighter = [
-        t if lock else t * fitted.factor * (1 - MAX_UNUSED_SHARE)
-        for t, lock in zip(TARGETS, locked, strict=True)
-    ]
+    assert targets == relaxed_targets(fitted.factor, locked)
+    assert_errors_within(fitted.plan, targets)
+    tighter = relaxed_targets(fitted.factor * (1 - MAX_UNUSED_SHARE), locked)
     needed = budget_for(WORKLOAD, tighter, fit="shape").pcost
-    assert needed > times * least * (1 - 2 * MAX_UNUSED_SHARE)
+    assert needed > pcost * (1 - 2 * MAX_UNUSED_SHARE)
 
 
 def test_fit_targets_with_infeasible_locks_is_refused() -> None:
-    least = smallest().pcost
+    pcost = smallest_budget().pcost
     with pytest.raises(PlanError, match="locked targets alone need pcost"):
-        fit_targets(request(0.01 * least), TARGETS, BY_SIZE[1])
+        fit_targets(request(0.01 * pcost), TARGETS, LOCKS_BY_WAYS[1])
+    all_locked = [True] * len(TARGETS)
     with pytest.raises(PlanError, match="locked targets alone"):
-        fit_targets(request(0.99 * least), TARGETS, [True] * len(TARGETS))
-    assert fit_targets(request(5 * least), TARGETS, [True] * len(TARGETS)).factor == 1.0
+        fit_targets(request(0.99 * pcost), TARGETS, all_locked)
+    assert fit_targets(request(5 * pcost), TARGETS, all_locked).factor == 1.0
 
 
 def test_fit_targets_with_nearly_feasible_locks_states_all_digits() -> None:
@@ -87,20 +94,28 @@ def test_fit_targets_with_nearly_feasible_locks_states_all_digits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "locked"),
-    [([], None), ([1.0], None), ([0.0] * 6, None), (["x"] * 6, None), (TARGETS, [True])],
+    ("targets", "locked", "words"),
+    [
+        ([], None, "0 targets, but 6 groups"),
+        ([1.0], None, "1 targets, but 6 groups"),
+        ([0.0] * 6, None, "must be a number"),
+        (["x"] * 6, None, "must be a number"),
+        (TARGETS, [True], "1 locks, but 6 groups"),
+    ],
 )
-def test_fit_targets_with_invalid_targets_is_refused(targets: list, locked: list | None) -> None:
-    with pytest.raises(PlanError):
+def test_fit_targets_with_invalid_targets_is_refused(
+    targets: list, locked: list | None, words: str
+) -> None:
+    with pytest.raises(PlanError, match=words):
         fit_targets(request(1.0), targets, locked)
 
 
 def test_fit_targets_cancelled_or_unsupported_raises() -> None:
     with pytest.raises(Cancelled):
         fit_targets(request(1.0), TARGETS, progress=lambda fraction, text: False)
-    other = Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="hdmm")
-    with pytest.raises(EngineError):
-        fit_targets(other, TARGETS)
+    hdmm = Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="hdmm")
+    with pytest.raises(PlanError, match="'hdmm' has only the objective 'sum'"):
+        fit_targets(hdmm, TARGETS)
 
 
 def test_options_after_change_reorder_targets_with_groups() -> None:

@@ -46,15 +46,16 @@ def relative_errors(number: int) -> np.ndarray:
 
 
 def test_quality_by_group_matches_enumeration() -> None:
+    assert (SCALE.publishable, SCALE.doubtful) == (0.15, 0.30)
     table = quality_by_group(PLAN, SCALE)
     assert sorted(table["group"]) == list(range(len(WORKLOAD.groups)))
     assert table["publishable"].is_monotonic_increasing
     for row in table.to_dict("records"):
-        variations = relative_errors(row["group"])
-        assert row["publishable"] == pytest.approx(np.mean(variations <= 0.15))
-        assert row["noise"] == pytest.approx(np.mean(variations > 0.30))
+        errors = relative_errors(row["group"])
+        assert row["publishable"] == pytest.approx(np.mean(errors <= SCALE.publishable))
+        assert row["noise"] == pytest.approx(np.mean(errors > SCALE.doubtful))
         assert row["publishable"] + row["doubtful"] + row["noise"] == pytest.approx(1.0)
-        assert row["publishable from"] == pytest.approx(row["RMSE"] / 0.15)
+        assert row["publishable from"] == pytest.approx(row["RMSE"] / SCALE.publishable)
 
 
 def test_publishable_by_group_lists_every_mechanism() -> None:
@@ -65,24 +66,27 @@ def test_publishable_by_group_lists_every_mechanism() -> None:
     assert table[title_of(choices[0])].is_monotonic_increasing
     table = table.sort_values("attributes", ignore_index=True)
     assert table["attributes"].tolist()[:2] == ["1: a (marginal)", "2: b"]
-    for label in choices:
-        errors = plan(workload, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
-        counts = [100 / math.prod(group.sizes) for group in workload.groups[:-1]]
-        shares = [
-            float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)
+    # a marginal cell counts the records divided by the number of cells
+    cell_counts = [SCALE.records / math.prod(group.sizes) for group in workload.groups[:-1]]
+    # the prefixes of the last group count 1/6 to 6/6 of the records
+    prefix_counts = SCALE.records * np.arange(1, 7) / 6
+    for choice in choices:
+        *cell_errors, prefix_error = plan(workload, Budget(pcost=0.3), choice).by_group()["rmse"]
+        cell_shares = [
+            float(error / count <= SCALE.publishable)
+            for error, count in zip(cell_errors, cell_counts, strict=True)
         ]
-        # the prefixes of the last group count 1/6 to 6/6 of the 100 records
-        last = np.mean(errors.iloc[-1] / (100 * np.arange(1, 7) / 6) <= 0.15)
-        assert table[title_of(label)].tolist() == [*shares, pytest.approx(last)]
+        prefix_share = np.mean(prefix_error / prefix_counts <= SCALE.publishable)
+        assert table[title_of(choice)].tolist() == [*cell_shares, pytest.approx(prefix_share)]
     assert 0.0 < table.to_numpy()[:, 1:].mean() < 1.0
 
 
 def test_sampled_quality_shares_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    spread = importlib.import_module("engine.analysis.error_distribution")
+    sampling = importlib.import_module("engine.analysis.error_distribution")
     exact = scale.quality_shares(PLAN, SCALE)
-    monkeypatch.setattr(spread, "MAX_UNSAMPLED_QUERIES", 1)
-    monkeypatch.setattr(spread, "MIN_SAMPLED_QUERIES", 8)
-    monkeypatch.setattr(spread, "SAMPLED_QUERIES", 60)
+    monkeypatch.setattr(sampling, "MAX_UNSAMPLED_QUERIES", 1)
+    monkeypatch.setattr(sampling, "MIN_SAMPLED_QUERIES", 8)
+    monkeypatch.setattr(sampling, "SAMPLED_QUERIES", 60)
     scale._variations.cache_clear()
     sampled = scale.quality_shares(PLAN, SCALE)
     scale._variations.cache_clear()
@@ -95,9 +99,8 @@ def test_budget_for_quality_is_minimal(share: float) -> None:
     # A warm-started strategy search differs from a new one in the last digits, so budgets 0.1%
     # above and below are compared.
     for factor, reached in ((1.001, True), (0.999, False)):
-        publishable = scale.quality_shares(
-            plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE
-        )[0]
+        nearby = plan(WORKLOAD, Budget(pcost=factor * budget.pcost))
+        publishable, _doubtful, _noise = scale.quality_shares(nearby, SCALE)
         assert (publishable >= share - 1e-9) == reached
 
 

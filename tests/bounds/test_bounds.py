@@ -46,6 +46,7 @@ from tests import oracles
 from tests.shapes import SHAPES, numeric
 
 SMALL = [name for name in SHAPES if name != "wide"]
+ALL_COLUMNS = 99  # more than any basis of the small workloads has
 RANDOM = 20  # a normal run tests 20 of 500 random workloads, a full run tests all
 
 
@@ -130,8 +131,10 @@ def nuclear_norm(workload, reduced, s):
     return float(scipy.linalg.svdvals(rows).sum())
 
 
-def value(reduced, s, basis, k, derivative=False):
-    return Model(reduced, [k] * len(reduced.subproblems)).value(s, basis, derivative)
+def model_bound(reduced, s, basis, columns):
+    """Return the bound of a model with the first ``columns`` columns of each basis."""
+    bound, _ = Model(reduced, [columns] * len(reduced.subproblems)).value(s, basis, False)
+    return bound
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -141,10 +144,10 @@ def test_model_value_is_at_most_nuclear_norm(name):
     s, basis = random_point(reduced, 1)
     truth = nuclear_norm(workload, reduced, s)
     has_joint_sums = any(len(squares) > 1 for _, squares in reduced.sums)
-    for k in (99, 3, 2, 1):
-        bound, _ = value(reduced, s, basis, k)
+    for columns in (ALL_COLUMNS, 3, 2, 1):
+        bound = model_bound(reduced, s, basis, columns)
         assert 0.0 < bound <= truth * (1 + 1e-12)
-        if k == 99 and not has_joint_sums:
+        if columns == ALL_COLUMNS and not has_joint_sums:
             assert bound == pytest.approx(truth, rel=1e-9)
 
 
@@ -154,21 +157,19 @@ def test_symmetric_pairs_match_nuclear_norm(name):
     reduced = reduce_workload(workload)
     s, basis = random_point(reduced, 2)
     (subproblem,) = reduced.subproblems
-    terms, attribute_class = symmetric_terms(reduced, subproblem), 0
+    names = subproblem.names
+    attribute_class = 0
+    terms = symmetric_terms(reduced, subproblem)
     truth = nuclear_norm(workload, reduced, s)
-    n = reduced.cells[attribute_class]
-    for k in (n, 3, 2, 1):
-        value_of_pairs, _ = SymmetricPairs(
-            len(subproblem.names), attribute_class, terms, min(k, n)
-        ).value(State(reduced, s, basis, False))
-        plain, _ = DenseNormBound(
-            reduced, subproblem, dict.fromkeys(subproblem.names, min(k, n))
-        ).value(State(reduced, s, basis, False))
-        assert value_of_pairs == pytest.approx(plain, rel=1e-9)
-        assert value_of_pairs <= truth * (1 + 1e-12)
-    assert SymmetricPairs(len(subproblem.names), attribute_class, terms, n).value(
-        State(reduced, s, basis, False)
-    )[0] == pytest.approx(truth, rel=1e-9)
+    state = State(reduced, s, basis, False)
+    cells = reduced.cells[attribute_class]
+    for columns in {1, 2, min(3, cells), cells}:
+        symmetric, _ = SymmetricPairs(len(names), attribute_class, terms, columns).value(state)
+        dense, _ = DenseNormBound(reduced, subproblem, dict.fromkeys(names, columns)).value(state)
+        assert symmetric == pytest.approx(dense, rel=1e-9)
+        assert symmetric <= truth * (1 + 1e-12)
+        if columns == cells:
+            assert symmetric == pytest.approx(truth, rel=1e-9)
 
 
 def every_composition(n, d):
@@ -201,24 +202,28 @@ def test_composition_bound_matches_nuclear_norm(name):
     rows = np.concatenate([np.sqrt(weights)[:, None] * rows * root for rows, weights in groups])
     truth = float(scipy.linalg.svdvals(rows).sum())
     prepared = problem.compositions(counts.astype(float))
-    value, slopes = problem.norm(prepared, shares)
-    assert truth * (1 - 1e-9) <= value <= truth
-    step = 1e-6 * np.eye(len(shares))[3]
-    slope = (
-        problem.norm(prepared, shares + step)[0] - problem.norm(prepared, shares - step)[0]
-    ) / 2e-6
-    cost_terms = problem.cost_matrices(slopes)
-    assert sum(float(c.traces(prepared.counts[[3]])[0]) for c in cost_terms) == pytest.approx(
-        2 * slope, rel=1e-7
-    )
-    point = prepared.counts[[3]] + 0.3
-    slopes = sum(c.slopes(point) for c in cost_terms)[0]
-    tolerance = 1e-6 * np.abs(slopes).max()
-    for a, move in enumerate(1e-5 * np.eye(n)):
-        up, down = (
-            sum(float(c.traces(point + sign * move)[0]) for c in cost_terms) for sign in (1, -1)
-        )
-        assert slopes[a] == pytest.approx((up - down) / 2e-5, rel=1e-6, abs=tolerance)
+    norm, norm_slopes = problem.norm(prepared, shares)
+    assert truth * (1 - 1e-9) <= norm <= truth
+    cost_terms = problem.cost_matrices(norm_slopes)
+
+    def cost(composition):
+        return sum(float(term.traces(composition)[0]) for term in cost_terms)
+
+    # the derivative by the share of one composition, by central differences
+    composition = 3
+    share_step = 1e-6 * np.eye(len(shares))[composition]
+    up, _ = problem.norm(prepared, shares + share_step)
+    down, _ = problem.norm(prepared, shares - share_step)
+    share_slope = (up - down) / 2e-6
+    assert cost(prepared.counts[[composition]]) == pytest.approx(2 * share_slope, rel=1e-7)
+
+    # the derivatives by the counts, at a point that is no composition
+    point = prepared.counts[[composition]] + 0.3
+    count_slopes = sum(term.slopes(point) for term in cost_terms)[0]
+    tolerance = 1e-6 * np.abs(count_slopes).max()
+    for slope, count_step in zip(count_slopes, 1e-5 * np.eye(n), strict=True):
+        difference = cost(point + count_step) - cost(point - count_step)
+        assert slope == pytest.approx(difference / 2e-5, rel=1e-6, abs=tolerance)
 
 
 @pytest.mark.parametrize("name", ["affine", "pairs only", "mixed", "both orders", "three, abs"])
@@ -227,11 +232,10 @@ def test_shares_norm_reaches_optimum(name):
     reduced = reduce_workload(workload)
     problem = full_domain_problem(workload)
     best = problem.solution(*problem.maximise(Options(gap=1e-5))).value
-    norm = (
-        shares_norm(reduced, {0: np.full(reduced.cells[0], reduced.cells[0] ** -0.5)}, math.inf)
-        ** 2
-    )
-    assert best * (1 - 4e-4) <= norm <= best
+    cells = reduced.cells[0]
+    uniform_roots = {0: np.full(cells, cells**-0.5)}
+    norm = shares_norm(reduced, uniform_roots, math.inf)
+    assert best * (1 - 4e-4) <= norm**2 <= best
 
 
 @pytest.mark.parametrize(("family", "product_bound"), [("affine", 25.85), ("abs", 27.3)])
@@ -291,14 +295,12 @@ def test_symmetric_products_match_dense_matrices(name):
     (subproblem,) = reduced.subproblems
     s, basis = random_point(reduced, 6)
     weights_by_size = product_weights_by_size(reduced, subproblem)
-    value_of_products, _ = SymmetricProducts(len(subproblem.names), 0, weights_by_size).value(
-        State(reduced, s, basis, False)
-    )
-    plain, _ = DenseNormBound(reduced, subproblem, dict.fromkeys(subproblem.names, 2)).value(
-        State(reduced, s, basis, False)
-    )
-    assert value_of_products == pytest.approx(plain, rel=1e-8)
-    assert value_of_products <= nuclear_norm(workload, reduced, s) * (1 + 1e-12)
+    names = subproblem.names
+    state = State(reduced, s, basis, False)
+    symmetric, _ = SymmetricProducts(len(names), 0, weights_by_size).value(state)
+    dense, _ = DenseNormBound(reduced, subproblem, dict.fromkeys(names, 2)).value(state)
+    assert symmetric == pytest.approx(dense, rel=1e-8)
+    assert symmetric <= nuclear_norm(workload, reduced, s) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("n", "d"), [(2, 2), (2, 4), (3, 2)])
@@ -307,9 +309,8 @@ def test_model_products_and_sums_match_nuclear_norm(n, d):
     workload = products((1, "prefix"), (2, "affine"), *([(3, "prefix")] if d > 2 else []), d=d, n=n)
     reduced = reduce_workload(workload)
     s, basis = random_point(reduced, 10)
-    assert value(reduced, s, basis, n)[0] == pytest.approx(
-        nuclear_norm(workload, reduced, s), rel=1e-9
-    )
+    truth = nuclear_norm(workload, reduced, s)
+    assert model_bound(reduced, s, basis, columns=n) == pytest.approx(truth, rel=1e-9)
 
 
 def test_global_bound_single_cells_is_number_of_queries():
@@ -360,17 +361,21 @@ def test_workloads_without_symmetric_terms_have_exact_norm():
     unequal_weight = Workload(full.schema, full.groups[:-1]).add(
         full.groups[-1].attributes, "prefix", weight=2.0
     )
-    ways = Workload.all_ways(cube(3, 4), (1, 2, 3), "prefix")
-    one = Custom(np.random.default_rng(0).normal(size=(5, 16)))
-    for workload in (missing_group, unequal_weight, ways, Workload.all_ways(cube(4, 4), (2,), one)):
+    with_triples = Workload.all_ways(cube(3, 4), (1, 2, 3), "prefix")
+    random_queries = Custom(np.random.default_rng(0).normal(size=(5, 16)))
+    asymmetric = Workload.all_ways(cube(4, 4), (2,), random_queries)
+    for workload in (missing_group, unequal_weight, with_triples, asymmetric):
         reduced = reduce_workload(workload)
         assert all(
             symmetric_terms(reduced, subproblem) is None for subproblem in reduced.subproblems
         )
         s, basis = random_point(reduced, 3)
-        assert value(reduced, s, basis, 99)[0] == pytest.approx(
-            nuclear_norm(workload, reduced, s), rel=1e-9
-        )
+        truth = nuclear_norm(workload, reduced, s)
+        assert model_bound(reduced, s, basis, ALL_COLUMNS) == pytest.approx(truth, rel=1e-9)
+
+
+def unit_vector(vector):
+    return vector / np.linalg.norm(vector)
 
 
 @pytest.mark.parametrize(
@@ -380,19 +385,20 @@ def test_model_gradient_matches_finite_differences(workload):
     reduced = reduce_workload(workload())
     s, basis = random_point(reduced, 4)
     rng = np.random.default_rng(5)
-    for k in (99, 2):
-        total, by = value(reduced, s, basis, k, derivative=True)
+    for columns in (ALL_COLUMNS, 2):
+        model = Model(reduced, [columns] * len(reduced.subproblems))
+        bound, gradient = model.value(s, basis, True)
         for attribute_class, root in s.items():
-            step = rng.normal(size=len(root))
-            step -= step @ root * root
-            moved = [root + sign * 1e-5 * step for sign in (1, -1)]
+            # a direction tangent to the unit sphere, on which the roots stay
+            direction = rng.normal(size=len(root))
+            direction -= direction @ root * root
+            step = 1e-5
             up, down = (
-                value(reduced, s | {attribute_class: m / np.linalg.norm(m)}, basis, k)[0]
-                for m in moved
+                model_bound(reduced, s | {attribute_class: unit_vector(moved)}, basis, columns)
+                for moved in (root + step * direction, root - step * direction)
             )
-            assert by[attribute_class] @ step == pytest.approx(
-                (up - down) / 2e-5, rel=1e-5, abs=1e-6 * total
-            )
+            expected = pytest.approx((up - down) / (2 * step), rel=1e-5, abs=1e-6 * bound)
+            assert gradient[attribute_class] @ direction == expected
 
 
 def test_root_trace_and_nuclear_do_not_round_up():
@@ -401,11 +407,14 @@ def test_root_trace_and_nuclear_do_not_round_up():
         # The entries are integers, so the Gram matrix and its null space are exact.
         rows = rng.integers(-3, 4, size=(rank, order)).astype(float)
         truth = float(scipy.linalg.svdvals(rows).sum())
-        trace, _ = root_trace(rows.T @ rows)
+        gram = rows.T @ rows
+        trace, _ = root_trace(gram)
         assert truth * (1 - 1e-9) <= trace <= truth
-        plain = np.sqrt(np.maximum(scipy.linalg.eigvalsh(rows.T @ rows), 0.0)).sum()
-        assert plain > truth
-        assert nuclear(rows)[0] <= truth
+        # roots of the rounding errors of zero eigenvalues would exceed the nuclear norm
+        unadjusted = np.sqrt(np.maximum(scipy.linalg.eigvalsh(gram), 0.0)).sum()
+        assert unadjusted > truth
+        norm, _ = nuclear(rows)
+        assert norm <= truth
     assert (lower_eigenvalues(np.array([-1e-15, 1e-15, 1.0]))[:2] == 0.0).all()
 
 
@@ -449,9 +458,9 @@ def test_bounds_random_workloads_are_below_optimum(seeds):
     for seed in seeds:
         workload = random_small_workload(np.random.default_rng([7, seed]))
         problem = full_domain_problem(workload)
-        high = problem.solution(*problem.maximise(Options(gap=1e-4))).value
-        assert 0.0 < global_bound(workload, seconds=2.0) <= high * (1 + 1e-9), seed
-        assert exact_bound(workload) <= high * (1 + 1e-9), seed
+        optimum = problem.solution(*problem.maximise(Options(gap=1e-4))).value
+        assert 0.0 < global_bound(workload, seconds=2.0) <= optimum * (1 + 1e-9), seed
+        assert exact_bound(workload) <= optimum * (1 + 1e-9), seed
 
 
 @pytest.mark.parametrize(
@@ -487,8 +496,8 @@ def test_global_bound_time_limit_returns_best_value(monkeypatch):
 def test_model_value_grows_with_number_of_basis_functions():
     reduced = reduce_workload(standard_workload("CPS", "<=3-way"))
     s, _ = random_point(reduced, 8)
-    few, more = (value(reduced, s, basis_by_importance(reduced, s), k)[0] for k in (1, 2))
-    assert few < more
+    basis = basis_by_importance(reduced, s)
+    assert model_bound(reduced, s, basis, columns=1) < model_bound(reduced, s, basis, columns=2)
 
 
 def test_largest_entry_bound_single_query_equals_optimum():
@@ -512,9 +521,10 @@ def test_starting_roots_of_intervals_match_search_with_matrices(monkeypatch):
     reduced = reduce_workload(workload)
     with_matrices = list(starting_roots(reduced))
     monkeypatch.setattr("engine.bounds.lower_bounds.MIN_LINEAR_CELLS", 2)
-    for s, other in zip(starting_roots(reduced), with_matrices, strict=True):
-        norm = nuclear_norm(workload, reduced, s)
-        assert norm == pytest.approx(nuclear_norm(workload, reduced, other), rel=1e-3)
+    of_intervals = list(starting_roots(reduced))
+    norms = [nuclear_norm(workload, reduced, roots) for roots in of_intervals]
+    expected = [nuclear_norm(workload, reduced, roots) for roots in with_matrices]
+    assert norms == pytest.approx(expected, rel=1e-3)
 
 
 def test_only_interval_queries_have_single_intervals(monkeypatch):
