@@ -96,9 +96,11 @@ def test_architecture_document_matches_packages_and_files() -> None:
 
 
 def test_engine_docstring_lists_every_package() -> None:
-    words = ast.get_docstring(parsed((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    docstring = (
+        ast.get_docstring(parsed((ENGINE / "__init__.py").read_text(encoding="utf-8"))) or ""
+    )
     packages = {p.parent.name for p in ENGINE.glob("*/__init__.py")}
-    assert packages <= set(re.findall(r"^ {4}(\w+)", words, re.MULTILINE))
+    assert packages <= set(re.findall(r"^ {4}(\w+)", docstring, re.MULTILINE))
 
 
 def wrong_imports(file: Path) -> list[str]:
@@ -123,7 +125,7 @@ def wrong_imports(file: Path) -> list[str]:
 
 def test_packages_export_unique_public_names() -> None:
     for package in PACKAGES:
-        names = exports(package)[1]
+        _, names = exports(package)
         assert len(set(names)) == len(names), package
         assert not [name for name in names if name.startswith("_")], package
 
@@ -142,8 +144,10 @@ def planted(place: str, text: str) -> Iterator[Path]:
 
 
 def test_wrong_import_is_reported() -> None:
-    text = "from engine.release.measure import measure\nfrom engine.release.noise import _secret\n"
-    with planted("pages/planted.py", text) as file:
+    wrong_lines = (
+        "from engine.release.measure import measure\nfrom engine.release.noise import _secret\n"
+    )
+    with planted("pages/planted.py", wrong_lines) as file:
         assert len(wrong_imports(file)) == 2
 
 
@@ -158,11 +162,11 @@ def imports_of_test_modules(file: Path) -> list[str]:
 
 def test_test_modules_do_not_import_each_other() -> None:
     assert [line for file in [*TESTS, *SCRIPTS] for line in imports_of_test_modules(file)] == []
-    text = (
-        "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n   "
-        " test_formats,\n)\n"
+    wrong_lines = (
+        "from tests.app.test_pages import Session\n"
+        "from tests.golden_files import (\n    test_formats,\n)\n"
     )
-    with planted("tests/planted.py", text) as file:
+    with planted("tests/planted.py", wrong_lines) as file:
         assert len(imports_of_test_modules(file)) == 2
 
 
@@ -310,8 +314,8 @@ def test_dataclasses_with_arrays_define_equality() -> None:
 
 def test_dataclass_comparing_arrays_is_reported() -> None:
     text = (
-        "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n   "
-        " x: Array\n"
+        "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n"
+        "@dataclass(eq=False)\nclass B:\n    x: Array\n"
     )
     with planted("engine/planted.py", text) as file:
         assert compared_by_arrays(file) == ["engine/planted.py:2 A"]

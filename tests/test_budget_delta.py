@@ -56,11 +56,9 @@ def test_budget_approx_states_its_delta() -> None:
 
 
 def test_budget_delta_changes_no_cost() -> None:
-    assert (REQUESTED.pcost, REQUESTED.rho, REQUESTED.mu) == (
-        DEFAULT.pcost,
-        DEFAULT.rho,
-        DEFAULT.mu,
-    )
+    assert REQUESTED.pcost == DEFAULT.pcost
+    assert REQUESTED.rho == DEFAULT.rho
+    assert REQUESTED.mu == DEFAULT.mu
     assert REQUESTED != DEFAULT
     assert replace(REQUESTED, report_delta=1e-6) == DEFAULT
     assert Budget.approx(1.0, 1e-6) == Budget(Budget.approx(1.0, 1e-6).pcost)
@@ -85,10 +83,10 @@ def test_plan_delta_keeps_hash_and_noise() -> None:
 
 def test_plan_file_keeps_delta() -> None:
     result = plan(WORKLOAD, REQUESTED)
-    again = load_plan(result.to_json())
-    assert again == result
-    assert again.budget == REQUESTED
-    assert again.to_json() == result.to_json()
+    loaded = load_plan(result.to_json())
+    assert loaded == result
+    assert loaded.budget == REQUESTED
+    assert loaded.to_json() == result.to_json()
     assert at_budget(plan(WORKLOAD, DEFAULT), REQUESTED).meaning == result.meaning
 
 
@@ -122,15 +120,15 @@ def test_rehearsal_states_requested_delta() -> None:
 
 def test_release_states_requested_delta(ledger: Ledger, tmp_path: Path) -> None:
     result = plan(WORKLOAD, REQUESTED)
-    measured = measure(result, RECORDS, dataset="people", ledger=ledger)
-    measured.save(tmp_path / "release.zip")
-    again = Measurement.load(tmp_path / "release.zip")
-    assert again.plan.budget == REQUESTED
-    seal = certificate(again, None, 0.95)
-    assert STATEMENT in seal["meaning"]
-    assert "1e-09" in seal["epsilon_by_delta_proved"]
-    assert "1e-09" in registry(again)["privacy loss"]["epsilon by delta"]  # type: ignore[index]
-    package = write_package(measured, tmp_path / "package.zip", ledger=ledger)
+    measurement = measure(result, RECORDS, dataset="people", ledger=ledger)
+    measurement.save(tmp_path / "release.zip")
+    loaded = Measurement.load(tmp_path / "release.zip")
+    assert loaded.plan.budget == REQUESTED
+    document = certificate(loaded, None, 0.95)
+    assert STATEMENT in document["meaning"]
+    assert "1e-09" in document["epsilon_by_delta_proved"]
+    assert "1e-09" in registry(loaded)["privacy loss"]["epsilon by delta"]  # type: ignore[index]
+    package = write_package(measurement, tmp_path / "package.zip", ledger=ledger)
     assert verify_package(package) == ()
 
 
@@ -140,10 +138,8 @@ def test_release_with_other_delta_spends_once(ledger: Ledger) -> None:
     second = measure(plan(WORKLOAD, REQUESTED), RECORDS, dataset="people", ledger=ledger)
     assert ledger.status("people").spent == spent
     assert second.key == first.key
-    assert all(
-        np.array_equal(first.answers_on_grid[s], second.answers_on_grid[s])
-        for s in first.answers_on_grid
-    )
+    for space, answers in first.answers_on_grid.items():
+        np.testing.assert_array_equal(second.answers_on_grid[space], answers)
     assert STATEMENT in second.plan.meaning
 
 
@@ -152,10 +148,10 @@ def test_two_stage_release_states_requested_delta(ledger: Ledger) -> None:
     coarse = Workload.all_ways(SCHEMA, (1,), "marginal")
     common = coarse_or_fine(plan(coarse, REQUESTED), plan(fine, REQUESTED))
     assert CommonPlan.from_json(common.to_json()).look.budget.report_delta == 1e-9
-    looked = look(common, RECORDS, dataset="people", ledger=ledger)
-    assert "delta 1e-09" in looked.plan.meaning
-    decide(ledger, looked.key, option=1, by="A. Reader")
-    assert STATEMENT in finish(ledger, looked.key, RECORDS).plan.meaning
+    stage = look(common, RECORDS, dataset="people", ledger=ledger)
+    assert "delta 1e-09" in stage.plan.meaning
+    decide(ledger, stage.key, option=1, by="A. Reader")
+    assert STATEMENT in finish(ledger, stage.key, RECORDS).plan.meaning
 
 
 def test_ledger_total_keeps_its_delta(ledger: Ledger) -> None:
@@ -206,10 +202,10 @@ def test_code_and_link_keep_delta() -> None:
     budget = eval(python_script.budget_text(REQUESTED), {"Budget": Budget})
     assert budget == REQUESTED
     assert python_script.budget_text(DEFAULT) == f"Budget(pcost={DEFAULT.pcost!r})"
-    studio = RequestState(workload=WORKLOAD, budget=REQUESTED)
-    assert permalink.unpacked(permalink.packed(studio)).budget == REQUESTED
-    assert RequestState.from_json(studio.to_json()).budget == REQUESTED
-    assert studio.key != RequestState(workload=WORKLOAD, budget=DEFAULT).key
+    state = RequestState(workload=WORKLOAD, budget=REQUESTED)
+    assert permalink.unpacked(permalink.packed(state)).budget == REQUESTED
+    assert RequestState.from_json(state.to_json()).budget == REQUESTED
+    assert state.key != RequestState(workload=WORKLOAD, budget=DEFAULT).key
 
 
 def test_budget_texts_of_pages_state_requested_delta() -> None:

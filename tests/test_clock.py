@@ -54,7 +54,7 @@ def test_clock_waiting_for_workers_counts_wall(clocks):
 def test_clock_in_forked_process_never_decreases(clocks):
     clock = PlanningClock()
     advance(clocks, 2.0 * INTERVAL_S, 2.0 * INTERVAL_S)
-    before = clock()
+    time_of_parent = clock()
     # a forked process starts with a processor time of 0
     clocks["processor"] = 0.0
-    assert clock() >= before
+    assert clock() >= time_of_parent

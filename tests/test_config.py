@@ -76,8 +76,8 @@ def test_streamlit_reads_config_file(monkeypatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.chdir(ROOT)
     try:
-        palette = streamlit_config.get_config_options(force_reparse=True)
-        assert {name: palette[name].value for name in SAFE} == SAFE
+        options = streamlit_config.get_config_options(force_reparse=True)
+        assert {name: options[name].value for name in SAFE} == SAFE
     finally:
         monkeypatch.undo()
         streamlit_config.get_config_options(force_reparse=True)
@@ -181,14 +181,17 @@ def test_ci_script_runs_documented_test_command() -> None:
 
 
 @pytest.mark.needs("bash")
-@pytest.mark.parametrize(("lowest", "newest"), [(0, 0), (3, 0), (0, 4), (3, 4)])
-def test_ci_script_fails_if_any_version_fails(lowest: int, newest: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lowest_status", "newest_status"), [(0, 0), (3, 0), (0, 4), (3, 4)])
+def test_ci_script_fails_if_any_version_fails(
+    lowest_status: int, newest_status: int, tmp_path: Path
+) -> None:
     programs, venv = tmp_path / "programs", tmp_path / ".venv" / "bin"
     stubs = {
         programs / "apt-get": "",
-        programs / "python3": f'case "$*" in *versions) echo old; sleep 0.1; exit {lowest};; esac',
+        programs
+        / "python3": f'case "$*" in *versions) echo old; sleep 0.1; exit {lowest_status};; esac',
         venv / "pip": "",
-        venv / "python": f"echo new; exit {newest}",
+        venv / "python": f"echo new; exit {newest_status}",
         tmp_path / ".ci" / "run": (ROOT / ".ci" / "run").read_text(encoding="utf-8"),
     }
     for file, text in stubs.items():
@@ -199,7 +202,7 @@ def test_ci_script_fails_if_any_version_fails(lowest: int, newest: int, tmp_path
     ran = subprocess.run(
         [tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True
     )
-    assert (ran.returncode == 0) == (lowest == newest == 0), ran
+    assert (ran.returncode == 0) == (lowest_status == newest_status == 0), ran
     assert {"old", "new"} <= set(ran.stdout.split())
 
 

@@ -59,7 +59,7 @@ def test_demo_schemas_have_sizes_of_papers(name: str) -> None:
 
 def test_adult_schema_reads_repository_values() -> None:
     # the first record of the repository's file, and one with missing values
-    row = {
+    first_record = {
         "workclass": "State-gov",
         "marital-status": "Never-married",
         "occupation": "Adm-clerical",
@@ -75,26 +75,29 @@ def test_adult_schema_reads_repository_values() -> None:
         "capital-loss": 0,
         "hours-per-week": 40,
     }
-    missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
-    adult = load("adult")
-    counts_by_name = cells(pd.DataFrame([row, missing])[list(adult.names)], adult)
-    assert all(counts.sum() == 2 for counts in counts_by_name.values())
-    assert {
-        name: adult[name].condition(int(counts_by_name[name].argmax()))
-        for name in ("age", "sex", "capital-gain")
-    } == {
-        "age": "age in [39, 40)",
-        "sex": "sex = Male",
-        "capital-gain": "capital-gain in [2000, 3000)",
+    with_missing_values = first_record | {
+        "workclass": "?",
+        "occupation": "?",
+        "native-country": "?",
     }
+    adult = load("adult")
+    counts_by_name = cells(
+        pd.DataFrame([first_record, with_missing_values])[list(adult.names)], adult
+    )
+    assert all(counts.sum() == 2 for counts in counts_by_name.values())
+    for name, condition in (
+        ("age", "age in [39, 40)"),
+        ("sex", "sex = Male"),
+        ("capital-gain", "capital-gain in [2000, 3000)"),
+    ):
+        assert adult[name].condition(int(counts_by_name[name].argmax())) == condition
 
 
 @pytest.mark.parametrize("name", ["adult", "cps", "loans"])
 def test_demo_schema_cells_have_labels_or_edges(name: str) -> None:
     for attribute in load(name).attributes:
-        assert (attribute.edges if attribute.kind == "numeric" else attribute.labels) is not None, (
-            attribute.name
-        )
+        cells = attribute.edges if attribute.kind == "numeric" else attribute.labels
+        assert cells is not None, attribute.name
     assert load("cps")["sex"].condition(1) == "sex = Female"
 
 
@@ -104,9 +107,10 @@ def test_demo_schema_files_match_script() -> None:
         "panel": make_panel.panel_schema(),
         "states": make_states.states_schema(),
     }
-    assert {
-        name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()
-    } == {name: schema.to_json() + "\n" for name, schema in schemas.items()}
+    files = demo_data.schemas()
+    assert files.keys() == schemas.keys()
+    for name, schema in schemas.items():
+        assert files[name].read_text(encoding="utf-8") == schema.to_json() + "\n"
 
 
 def test_demo_names_titles_and_files_agree() -> None:
@@ -125,9 +129,8 @@ def test_census_ages_fit_buckets_of_paper() -> None:
 
 def test_states_are_simulated_by_script() -> None:
     records = pd.read_csv(demo_data.tables()["states"], dtype=str)
-    pd.testing.assert_frame_equal(
-        records, make_states.states_records().astype(str), check_dtype=False
-    )
+    expected = make_states.states_records().astype(str)
+    pd.testing.assert_frame_equal(records, expected, check_dtype=False)
     schema = load("states")
     (geography,) = schema["state"].hierarchies
     assert [level.areas for level in geography.levels] == [4, 9]
@@ -147,10 +150,19 @@ def test_survey_records_fit_schema() -> None:
 
 
 def test_survey_code_without_label_is_refused() -> None:
-    codes = pd.DataFrame([[0, 7, 7, 1, 6, 6, 36, 8, 1, 1]])
-    codes.columns = pd.Index(
-        ["popul", "TVnews", "selfLR", "ClinLR", "DoleLR", "PID", "age", "educ", "income", "vote"]
-    )
+    columns = [
+        "popul",
+        "TVnews",
+        "selfLR",
+        "ClinLR",
+        "DoleLR",
+        "PID",
+        "age",
+        "educ",
+        "income",
+        "vote",
+    ]
+    codes = pd.DataFrame([[0, 7, 7, 1, 6, 6, 36, 8, 1, 1]], columns=columns)
     with pytest.raises(ValueError, match=r"educ holds a code outside 1\.\.7"):
         make_survey.decoded(codes)
     codes["educ"] = 7
@@ -164,16 +176,13 @@ def test_survey_code_without_label_is_refused() -> None:
 )
 def test_synthetic_tables_fit_and_repeat_by_seed(schema: Schema) -> None:
     table = synthetic(schema, rows=3_000, seed=5)
-    assert list(table.columns) == [
-        *schema.names,
-        *([] if schema.person is None else [schema.person]),
-    ]
+    person_columns = [] if schema.person is None else [schema.person]
+    assert list(table.columns) == [*schema.names, *person_columns]
     if schema.person is not None:
         assert set(table.groupby(schema.person).size()) == {schema.rows_per_person}
     assert all(counts.sum() == 3_000 for counts in cells(table, schema).values())
     pd.testing.assert_frame_equal(table, synthetic(schema, rows=3_000, seed=5))
-    other = synthetic(schema, rows=3_000, seed=6)
-    assert not table.equals(other)
+    assert not table.equals(synthetic(schema, rows=3_000, seed=6))
     assert synthetic(schema, rows=0, seed=5).shape == (0, len(table.columns))
 
 
@@ -184,18 +193,19 @@ def test_synthetic_values_are_portable() -> None:
 
 
 def test_synthetic_marginals_are_skewed_and_correlated() -> None:
-    schema = load("cps")
-    table = synthetic(schema, rows=20_000, seed=1)
+    schema, rows = load("cps"), 20_000
+    table = synthetic(schema, rows=rows, seed=1)
     for name, counts in cells(table, schema).items():
-        uniform = 20_000 / schema[name].size
-        assert counts.max() > 1.25 * uniform, name
+        uniform_count = rows / schema[name].size
+        assert counts.max() > 1.25 * uniform_count, name
     for name in ("age", "marital", "race", "sex"):
-        joint = count_marginals(table, schema, [("income", name)])["income", name] / 20_000
-        joint = joint[joint.sum(axis=1) > 0][:, joint.sum(axis=0) > 0]
-        independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
-        # For independent columns this statistic has the mean (I - 1)(J - 1) / rows.
-        by_chance = (joint.shape[0] - 1) * (joint.shape[1] - 1) / 20_000
-        assert ((joint - independent) ** 2 / independent).sum() > 2 * by_chance, name
+        shares = count_marginals(table, schema, [("income", name)])["income", name] / rows
+        shares = shares[shares.sum(axis=1) > 0][:, shares.sum(axis=0) > 0]
+        independent = shares.sum(axis=1, keepdims=True) * shares.sum(axis=0, keepdims=True)
+        chi_squared = ((shares - independent) ** 2 / independent).sum()
+        # For independent columns, this is the mean of the statistic.
+        mean_by_chance = (shares.shape[0] - 1) * (shares.shape[1] - 1) / rows
+        assert chi_squared > 2 * mean_by_chance, name
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -204,13 +214,12 @@ def test_synthetic_command_writes_same_table(tmp_path, suffix: str) -> None:
     make_synthetic.main(["--schema", "survey", "--rows", "200", "--seed", "3", "--out", str(out)])
     schema = load("survey")
     expected = cells(synthetic(schema, rows=200, seed=3), schema)
-    assert all(
-        np.array_equal(counts, expected[name]) for name, counts in cells(out, schema).items()
-    )
+    for name, counts in cells(out, schema).items():
+        np.testing.assert_array_equal(counts, expected[name])
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "invalid_option",
     [
         {"--schema": "no such file.json"},
         {"--rows": "-1"},
@@ -218,39 +227,33 @@ def test_synthetic_command_writes_same_table(tmp_path, suffix: str) -> None:
         {"--out": "table.pickle"},
         {"--schema": str(demo_data.tables()["survey"])},
     ],
-    ids=lambda bad: "".join(bad),
+    ids=lambda invalid_option: "".join(invalid_option),
 )
 def test_synthetic_command_with_invalid_option_is_refused(
-    tmp_path, capsys, bad: dict[str, str]
+    tmp_path, capsys, invalid_option: dict[str, str]
 ) -> None:
-    options = {
+    valid_options = {
         "--schema": "cps",
         "--rows": "1",
         "--seed": "1",
         "--out": str(tmp_path / "x.csv"),
-    } | bad
+    }
+    options = valid_options | invalid_option
     with pytest.raises(SystemExit) as stop:
         make_synthetic.main([*itertools.chain(*options.items())])
     assert stop.value.code == 2
-    assert next(iter(bad)) in capsys.readouterr().err
+    (name,) = invalid_option
+    assert name in capsys.readouterr().err
 
 
 def test_synthetic_module_runs_without_warning(tmp_path) -> None:
     out = tmp_path / "table.csv"
-    command = [
-        sys.executable,
-        "-m",
-        "demo_data.make_synthetic",
-        "--schema",
-        "cps",
-        "--rows",
-        "2",
-        "--seed",
-        "1",
-    ]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 3
+    options = ["--schema", "cps", "--rows", "2", "--seed", "1", "--out", str(out)]
+    command = [sys.executable, "-m", "demo_data.make_synthetic", *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")
+    lines = out.read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3  # the header and two rows
 
 
 @pytest.mark.parametrize("module", [demo_data, make_synthetic])

@@ -1,6 +1,7 @@
 """The Gaussian curve for discrete noise: lemmas by exact sums, the theorem by brute force."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,9 +57,10 @@ def test_probability_ratio_is_within_both_lemmas(scale: int) -> None:
     p, q = discrete(scale), rounded(scale)
     z = support(scale) / scale
     inside = np.abs(z) <= 8
-    ratio, error = q[inside] / p[inside], 1e-11
-    assert np.all(ratio >= (1 - 1 / (24 * scale**2)) * (1 - error))
-    assert np.all(ratio <= np.exp(z[inside] ** 2 / (24 * scale**2)) * (1 + error))
+    ratio = q[inside] / p[inside]
+    rounding_error = 1e-11
+    assert np.all(ratio >= (1 - 1 / (24 * scale**2)) * (1 - rounding_error))
+    assert np.all(ratio <= np.exp(z[inside] ** 2 / (24 * scale**2)) * (1 + rounding_error))
 
 
 @pytest.mark.parametrize("scale", SCALES[:12])
@@ -122,11 +124,13 @@ def test_theorem_with_hundredth_of_constants_fails(scale: int, shifts: tuple[int
 def test_each_of_two_bounds_is_used() -> None:
     # On a fine grid the additive bound is smaller near epsilon 0, the multiplicative bound where
     # delta is tiny.
-    load, step = 2.0**-40, 2.0**-60
-    # with mu = 1 and epsilon = 0, Gaussian noise has the delta 2 Phi(1/2) - 1 = 0.38292
-    assert discrete_log_delta(0.0, 1.0, load, step) < math.log(0.383)
+    # On a fine grid the additive bound is smaller near epsilon 0, the multiplicative bound where
+    # delta is tiny.
+    load, step, mu = 2.0**-40, 2.0**-60, 1.0
+    # at epsilon 0, Gaussian noise has the delta 2 Phi(mu / 2) - 1 = 0.38292
+    assert discrete_log_delta(0.0, mu, load, step) < math.log(0.383)
     variation = load / 24
-    assert discrete_log_delta(10.0, 1.0, load, step) < 10.0 + math.log(variation)
+    assert discrete_log_delta(10.0, mu, load, step) < 10.0 + math.log(variation)
 
 
 def survey(size: int = 4, **kind: float) -> Plan:
@@ -142,9 +146,9 @@ def load_of(*plans: Plan) -> float:
 
 def test_plan_load_counts_every_released_answer() -> None:
     small, large = survey(), survey(30, pcost=0.5)
-    answers = sum(b.measurements for p in (small, large) for b in p.blocks.values())
-    scales = [b.grid_noise for p in (small, large) for b in p.blocks.values()]
-    assert load_of(small, large) <= answers / min(scales) ** 2
+    answers = sum(b.measurements for result in (small, large) for b in result.blocks.values())
+    grid_noises = [b.grid_noise for result in (small, large) for b in result.blocks.values()]
+    assert load_of(small, large) <= answers / min(grid_noises) ** 2
     # the loads and the costs of two releases add up, so their ratio stays within the limit
     assert load_of(small, large) <= MAX_GRID_LOAD * (small.pcost + large.pcost)
     assert is_on_curve([small.blocks, large.blocks], small.pcost + large.pcost)
@@ -152,27 +156,32 @@ def test_plan_load_counts_every_released_answer() -> None:
 
 def test_curve_condition_is_exact_at_its_limits() -> None:
     result = survey()
-    load, step = load_of(result), max(b.grid_noise**-2 for b in result.blocks.values())
-    least = max(load / MAX_GRID_LOAD, 0.0)
-    assert is_on_curve([result.blocks], least * 1.001)
-    assert not is_on_curve([result.blocks], least * 0.999)
-    assert step <= MAX_GRID_STEP
-    coarse = {key: replace(b, grid=b.grid * 2**9) for key, b in result.blocks.items()}
-    assert not is_on_curve([coarse], 1.0)
+    least_pcost = load_of(result) / MAX_GRID_LOAD
+    assert is_on_curve([result.blocks], least_pcost * 1.001)
+    assert not is_on_curve([result.blocks], least_pcost * 0.999)
+    steps = [block.grid_noise**-2 for block in result.blocks.values()]
+    assert max(steps) <= MAX_GRID_STEP
+    coarse_blocks = {
+        space: replace(block, grid=block.grid * 2**9) for space, block in result.blocks.items()
+    }
+    assert not is_on_curve([coarse_blocks], 1.0)
 
 
 def test_too_coarse_noise_states_zcdp() -> None:
     result = survey(pcost=1e-12)
     assert not result.on_curve
-    assert result.epsilon(1e-9) == result.budget.epsilon_zcdp(1e-9) > result.budget.epsilon(1e-9)
-    assert survey().epsilon(1e-6) == Budget(pcost=survey().budget.pcost).epsilon(1e-6)
+    assert result.epsilon(1e-9) == result.budget.epsilon_zcdp(1e-9)
+    assert result.epsilon(1e-9) > result.budget.epsilon(1e-9)
+    fine = survey()
+    assert fine.epsilon(1e-6) == Budget(pcost=fine.budget.pcost).epsilon(1e-6)
 
 
 def test_epsilon_total_refuses_noise_off_the_curve(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "a.ledger")
     book.add_dataset("people", total=Budget.approx(1.0, 1e-6), kind="gdp")
     book.add_dataset("others", total=Budget.zcdp(1.0))
-    result, records = survey(pcost=1e-12), pd.DataFrame({"age": [0, 1], "sex": [0, 1]})
+    result = survey(pcost=1e-12)
+    records = pd.DataFrame({"age": [0, 1], "sex": [0, 1]})
     with pytest.raises(LedgerError, match="rounding"):
         measure(result, records, dataset="people", ledger=book)
     assert book.status("people").spent == 0
@@ -190,8 +199,8 @@ def test_laplace_noise_is_on_the_curve() -> None:
 @pytest.mark.parametrize("delta", [1e-12, 1e-9, 1e-6, 1e-3])
 def test_requested_epsilon_is_never_exceeded_in_print(epsilon: float, delta: float) -> None:
     budget = Budget.approx(epsilon, delta)
-    text = budget.numbers(delta).split("epsilon ")[1].split()[0]
-    assert float(text) == epsilon
+    (printed_epsilon,) = re.findall(r"epsilon (\S+)", budget.numbers(delta))
+    assert float(printed_epsilon) == epsilon
     # The budget is not smaller than requested, either.
     assert budget.epsilon(delta) >= epsilon * (1 - 1e-9)
 

@@ -154,9 +154,8 @@ def test_command_line_error_names_count_option(
     schema = Schema([Attribute.categorical("sex", ["F", "M"])])
     Path("plan.json").write_text(plan(Workload(schema).add("sex"), Budget(pcost=1.0)).to_json())
     pd.DataFrame({"sex": ["F", "M"], "n": [3, 2]}).to_csv("counts.csv", index=False)
-    assert (
-        main(["count", "--plan", "plan.json", "--data", "counts.csv", "--out", "all.counts"]) == 1
-    )
+    command = "count --plan plan.json --data counts.csv --out all.counts"
+    assert main(command.split()) == 1
     error = capsys.readouterr().err
     assert "--count-column n" in error
     assert "--ignore n" in error
@@ -166,10 +165,10 @@ def test_command_line_error_names_count_option(
 def test_no_message_calls_the_first_measurement_a_look() -> None:
     """The pages say "first measurement"; only names of the interface have "look"."""
     look = re.compile(r"\b(the|an?|this|new|shared|separate|first) look\b")
-    found = [
+    wrong_texts = [
         (path.name, text)
         for path in sorted((ROOT / "engine").rglob("*.py"))
         for text in texts(path)
         if look.search(text.lower())
     ]
-    assert not found
+    assert not wrong_texts

@@ -1,6 +1,7 @@
 """Pairwise designs: every pair in few rows, for any numbers of values."""
 
 import itertools
+import math
 
 import pytest
 
@@ -35,11 +36,13 @@ LENGTHS = [
 def test_pairwise_rows_contain_every_pair(lengths):
     factors = [[f"{'abcde'[i]}{k}" for k in range(n)] for i, n in enumerate(lengths)]
     rows = pairwise(*factors)
-    assert all(value in values for row in rows for value, values in zip(row, factors, strict=True))
+    for row in rows:
+        assert all(value in values for value, values in zip(row, factors, strict=True))
     assert unmet(rows, factors) == []
     assert rows == pairwise(*factors)
-    longest = sorted(lengths)[-2:]
-    assert len(rows) <= 2 * max(1, longest[0] * longest[-1] if len(lengths) > 1 else sum(lengths))
+    # The two longest factors alone need a row per pair of their values.
+    needed_rows = math.prod(sorted(lengths)[-2:])
+    assert len(rows) <= 2 * max(1, needed_rows)
 
 
 def test_unmet_reports_missing_pair():
@@ -51,5 +54,6 @@ def test_unmet_reports_missing_pair():
 
 
 def test_pairwise_new_value_only_adds_its_rows():
-    before, after = pairwise("ab", "xyz", "12"), pairwise("abc", "xyz", "12")
-    assert {row[0] for row in after} - {row[0] for row in before} == {"c"}
+    rows, rows_with_c = pairwise("ab", "xyz", "12"), pairwise("abc", "xyz", "12")
+    first_values, first_values_with_c = {row[0] for row in rows}, {row[0] for row in rows_with_c}
+    assert first_values_with_c - first_values == {"c"}

@@ -108,11 +108,13 @@ def test_changed_selects_importers_mirrors_and_names(tmp_path: Path) -> None:
 
 
 def test_noise_depends_on_test_but_not_in_children() -> None:
-    drawn = []
-    for place in ("tests/one", "tests/one", "tests/other"):
-        conftest.seed_noise(place)
-        drawn.append(discrete_gaussian(variance=2**40, size=5).tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
+    def noise_of_test(test: str) -> list[int]:
+        conftest.seed_noise(test)
+        return discrete_gaussian(variance=2**40, size=5).tolist()
+
+    assert noise_of_test("tests/one") == noise_of_test("tests/one")
+    assert noise_of_test("tests/one") != noise_of_test("tests/other")
+    # `noise.os` is replaced in this process, and restored in a forked one
     child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(noise.os is not os))
     child.start()
     child.join()
@@ -124,17 +126,15 @@ def test_table_is_saved_only_with_write_option(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     script = tmp_path / "rows.py"
-    for write in (
-        options(str(script), "Rows.\nAnd more.").parse_args(words).write
-        for words in ([], ["--write"])
-    ):
-        assert not script.with_suffix(".txt").exists()
-        with table(str(script), write=write) as show:
+    file = script.with_suffix(".txt")
+    parser = options(str(script), "Rows.\nAnd more.")
+    for arguments in ([], ["--write"]):
+        assert not file.exists()
+        with table(str(script), write=parser.parse_args(arguments).write) as show:
             show("head", "")
             show("row")
-        printed = capsys.readouterr().out
-        assert printed == "head\n\nrow\n"
-    assert script.with_suffix(".txt").read_text(encoding="utf-8") == printed
+        assert capsys.readouterr().out == "head\n\nrow\n"
+    assert file.read_text(encoding="utf-8") == "head\n\nrow\n"
 
 
 def test_failed_table_keeps_previous_file(tmp_path: Path) -> None:
@@ -155,4 +155,5 @@ def test_run_in_new_process_measures_separate_memory():
     memory = bytearray(400 * 2**20)
     memory[:: 2**12] = b"x" * len(memory[:: 2**12])  # writes to every page of 4 KiB
     del memory
+    # The peak of this process includes the 400 MB. A new Python process needs less than 300 MB.
     assert run_in_new_process(peak_megabytes) < 300 < peak_megabytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import subprocess
 import sys
 import urllib.error
@@ -87,9 +88,9 @@ def opens_websocket(
 @pytest.mark.parametrize("path", PATHS)
 def test_requests_without_key_are_refused(server: RunningServer, path: str) -> None:
     for headers in ({}, {"Cookie": f"{server.cookie}x"}, {"Authorization": "Bearer x"}):
-        answer = send_request(server, path, **headers)
-        assert answer.status == 403
-        assert server.token not in answer.read().decode()
+        response = send_request(server, path, **headers)
+        assert response.status == 403
+        assert server.token not in response.read().decode()
     assert send_request(server, f"{path}?token={server.token}x").status == 403
 
 
@@ -114,48 +115,38 @@ def test_foreign_host_or_origin_is_refused_with_key(server: RunningServer, path:
         assert send_request(server, path, Host=host, **headers).status in (400, 403)
     for origin in FOREIGN_ORIGINS:
         assert send_request(server, path, Origin=origin, **headers).status == 403
-    for kind in ("cross-site", "same-site"):
-        assert (
-            send_request(
-                server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers
-            ).status
-            == 403
-        )
-        assert (
-            send_request(
-                server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers
-            ).status
-            == 403
-        )
+    for site, target in itertools.product(("cross-site", "same-site"), ("iframe", "script")):
+        fetch_headers = {"Sec_Fetch_Site": site, "Sec_Fetch_Dest": target}
+        assert send_request(server, path, **fetch_headers, **headers).status == 403
     assert send_request(server, path, "POST", **headers).status == 403
 
 
 def test_printed_address_is_exchanged_for_strict_cookie(server: RunningServer) -> None:
-    answer = send_request(server, f"/release?plan=x%22y&token={server.token}")
-    cookie = answer.headers["Set-Cookie"]
-    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
-    text = answer.read().decode()
-    assert 'url=/release?plan=x%22y"' in text
-    assert server.token not in text
+    response = send_request(server, f"/release?plan=x%22y&token={server.token}")
+    cookie_parts = {part.strip() for part in response.headers["Set-Cookie"].split(";")}
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= cookie_parts
+    page = response.read().decode()
+    assert 'url=/release?plan=x%22y"' in page
+    assert server.token not in page
     assert send_request(server, "/", Cookie=server.cookie).status == 200
-    assert (
-        send_request(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status
-        == 200
-    )
-    elsewhere = (
-        send_request(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
-    )
-    assert "url=/example.com/%0D%0AX%3A1" in elsewhere
+    bearer = f"Bearer {server.token}"
+    assert send_request(server, "/_stcore/health", Authorization=bearer).status == 200
+    # an address of another host is exchanged for one of this server
+    other_host = send_request(server, f"//example.com/%0d%0aX:1?token={server.token}")
+    assert "url=/example.com/%0D%0AX%3A1" in other_host.read().decode()
 
 
 @pytest.mark.parametrize(
-    "odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"]
+    "other_cookie",
+    ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"],
 )
-def test_cookies_of_other_programs_do_not_block_access(server: RunningServer, odd: str) -> None:
-    odd = odd.replace("{name}", server.cookie.partition("=")[0])
-    for both in (f"{odd}; {server.cookie}", f"{server.cookie}; {odd}"):
-        assert send_request(server, "/_stcore/health", Cookie=both).status == 200
-    assert send_request(server, "/_stcore/health", Cookie=odd).status == 403
+def test_cookies_of_other_programs_do_not_block_access(
+    server: RunningServer, other_cookie: str
+) -> None:
+    other_cookie = other_cookie.replace("{name}", server.cookie.partition("=")[0])
+    for cookies in (f"{other_cookie}; {server.cookie}", f"{server.cookie}; {other_cookie}"):
+        assert send_request(server, "/_stcore/health", Cookie=cookies).status == 200
+    assert send_request(server, "/_stcore/health", Cookie=other_cookie).status == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -189,13 +180,15 @@ def test_foreign_origins_cause_no_outside_requests(server: RunningServer) -> Non
 
 
 def test_network_log_records_outside_connections(server: RunningServer, tmp_path: Path) -> None:
-    seen = replace(server, sink=tmp_path / "sink.txt")
-    environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(seen.sink)}
-    text = (
+    process_log = replace(server, sink=tmp_path / "sink.txt")
+    environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(process_log.sink)}
+    script = (
         "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
     )
-    subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
-    assert seen.outside_hosts() == ["socket.connect 192.0.2.1"]
+    subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=False, capture_output=True
+    )
+    assert process_log.outside_hosts() == ["socket.connect 192.0.2.1"]
 
 
 UNNAMED_HOSTS = (
@@ -237,8 +230,8 @@ def test_server_without_named_hosts_does_not_start(options: list[str]) -> None:
 
 
 def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
-    token, named = "k" * 40, "workbench.example.org"
-    options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
+    token, host_name = "k" * 40, "workbench.example.org"
+    options = ["--server.address", "127.0.0.2", "--server.allowedHosts", host_name.title()]
     # run_server would wait for the printed address, which is that of the proxy
     port = free_port()
     command = [*START, str(port), *options]
@@ -248,10 +241,10 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
     )
     try:
         line = next(line for line in process.stdout if "token=" in line)
-        assert f"https://{named.title()}/?token={token}" in line
+        assert f"https://{host_name.title()}/?token={token}" in line
         for host, bearer, status in (
-            (named, token, 200),
-            (named, "", 403),
+            (host_name, token, 200),
+            (host_name, "", 403),
             (f"127.0.0.2:{port}", token, 403),
         ):
             request = urllib.request.Request(
@@ -260,7 +253,7 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
             request.add_header("Authorization", f"Bearer {bearer}")
             statuses: list[int] = []
 
-            def ask_once(
+            def record_status(
                 request: urllib.request.Request = request, statuses: list[int] = statuses
             ) -> bool:
                 try:
@@ -273,7 +266,7 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
                     return False
                 return True
 
-            until(ask_once)
+            until(record_status)
             assert statuses == [status]
     finally:
         process.terminate()

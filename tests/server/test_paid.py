@@ -112,29 +112,29 @@ def read_files(folder: Path) -> dict[Path, bytes]:
 
 def test_invalid_export_paths_overwrite_nothing(released: Client, folder: Path) -> None:
     released.set("release_result_view", string_value="Download")
-    planted = create_protected_files(folder)
-    before = read_files(folder)
-    for place in (*(str(planted[word]) for word in PROTECTED_FILES), *INVALID_PATHS):
-        released.set("release_result_path", string_value=place)
+    protected_files = create_protected_files(folder)
+    contents = read_files(folder)
+    protected_paths = [str(protected_files[name]) for name in PROTECTED_FILES]
+    for path in (*protected_paths, *INVALID_PATHS):
+        released.set("release_result_path", string_value=path)
         assert "to replace it" not in released.text
         # a press must do nothing, because the button is disabled
         released.press("release_result_write")
         assert "Written" not in released.text
-    assert read_files(folder) == before
+    assert read_files(folder) == contents
 
 
 def test_export_replaces_file_after_typed_name(released: Client, folder: Path) -> None:
-    released.set("release_result_path", string_value="mine.csv").press(
-        "release_result_write"
-    ).until("Written")
+    released.set("release_result_path", string_value="mine.csv")
+    released.press("release_result_write").until("Written")
     target = folder / "mine.csv"
     content = target.read_bytes()
-    target.write_bytes(content[: content.index(b"\n") + 1])
+    header = content[: content.index(b"\n") + 1]
+    target.write_bytes(header)
     released.run().set("release_result_replace", string_value="mine").press("release_result_write")
-    assert target.read_bytes() != content
-    released.set("release_result_replace", string_value="mine.csv").press(
-        "release_result_write"
-    ).until("Written")
+    assert target.read_bytes() == header
+    released.set("release_result_replace", string_value="mine.csv")
+    released.press("release_result_write").until("Written")
     assert target.read_bytes() == content
 
 
@@ -149,42 +149,40 @@ def test_failed_export_shows_error_and_logs_no_path(released: Client) -> None:
 @pytest.mark.parametrize("key", ["ledger_path", "records_path"])
 def test_invalid_input_paths_spend_nothing(office: RunningServer, folder: Path, key: str) -> None:
     page = open_release(office, folder / "budget.csv", "records.csv", "first")
-    for place in (*INVALID_PATHS, "/etc/passwd", "../outside.csv", "/dev/zero"):
+    for path in (*INVALID_PATHS, "/etc/passwd", "../outside.csv", "/dev/zero"):
         page.set("step", string_value=PAYER if key == "ledger_path" else "2. File")
-        page.set(key, string_value=place).set("step", string_value=CONFIRM)
+        page.set(key, string_value=path).set("step", string_value=CONFIRM)
         if '-release"' in page.text:
             page.press("release")
         assert "Released for" not in page.text
-    assert not [
-        row
-        for row in Ledger(folder / "budget.csv").rows()
-        if row.dataset == "first" and row.kind == "spend"
-    ]
+    rows = [row for row in Ledger(folder / "budget.csv").rows() if row.dataset == "first"]
+    assert rows
+    assert not any(row.kind == "spend" for row in rows)
 
 
 def test_simultaneous_releases_spend_once(office: RunningServer, folder: Path) -> None:
     book = folder / "race.ledger"
-    pages = [open_release(office, book, "missing.csv") for _ in range(4)]
+    failing_page, *racing_pages = (open_release(office, book, "missing.csv") for _ in range(4))
     # this release fails, because its records are missing
-    pages[0].press("release").until("there is no file")
-    for page in pages[1:]:
+    failing_page.press("release").until("there is no file")
+    for page in racing_pages:
         choose_records(page, "records.csv").set("confirmation", string_value="canary-second")
-    racers = [
-        threading.Thread(target=lambda page=page: page.press("release")) for page in pages[1:]
+    threads = [
+        threading.Thread(target=lambda page=page: page.press("release")) for page in racing_pages
     ]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    for page in pages:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for page in (failing_page, *racing_pages):
         assert "Released for canary" in page.until("Released for").text
     assert sum(row.kind == "spend" for row in Ledger(book).rows()) == 1
     # a release by another program is shown without the number of rows that this program read
     measure(demo_plan("survey", (1,)), SURVEY, dataset="first", ledger=book)
-    pages[0].press("release_leave_0").set("step", string_value=PAYER)
-    pages[0].set("dataset", string_value="first").set("step", string_value=CONFIRM)
-    pages[0].until("was released on").press("open_result")
-    assert "Rows read" not in pages[0].until("Released for first").text
+    failing_page.press("release_leave_0").set("step", string_value=PAYER)
+    failing_page.set("dataset", string_value="first").set("step", string_value=CONFIRM)
+    failing_page.until("was released on").press("open_result")
+    assert "Rows read" not in failing_page.until("Released for first").text
 
 
 def test_double_click_spends_once_and_shows_row_report(office: RunningServer, folder: Path) -> None:
@@ -199,9 +197,9 @@ def test_double_click_spends_once_and_shows_row_report(office: RunningServer, fo
 
 
 def test_new_session_of_same_browser_shows_release(office: RunningServer, released: Client) -> None:
-    again = open_browser_client(office, "release", released.query)
-    assert "Released for canary" in again.text
-    assert "New release" in again.text
+    new_session = open_browser_client(office, "release", released.query)
+    assert "Released for canary" in new_session.text
+    assert "New release" in new_session.text
 
 
 def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path) -> None:
@@ -224,10 +222,10 @@ def test_look_replaces_rehearsal_on_the_page(office: RunningServer, folder: Path
     page.set("dataset", string_value="canary-third").set("coarse_step", string_value="6. Measure")
     page.set("coarse_confirmation", string_value="canary-third")
     page.press("coarse_look").until("canary-third was measured on")
-    for again in (page.run(), open_browser_client(office, "coarse", page.query)):
-        assert "canary-third was measured on" in again.text
-        assert "REHEARSAL" not in again.text
-        assert "The rule says stop" not in again.text
+    for session in (page.run(), open_browser_client(office, "coarse", page.query)):
+        assert "canary-third was measured on" in session.text
+        assert "REHEARSAL" not in session.text
+        assert "The rule says stop" not in session.text
 
 
 @pytest.mark.usefixtures("released")

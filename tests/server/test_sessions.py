@@ -105,11 +105,13 @@ def test_timer_of_left_page_is_ignored(server: RunningServer) -> None:
         for message in page.messages
         if message.WhichOneof("type") == "auto_rerun"
     )
-    late = page.message()
-    late.rerun_script.fragment_id, late.rerun_script.is_auto_rerun = timer, True
+    timer_message = page.message()
+    timer_message.rerun_script.fragment_id, timer_message.rerun_script.is_auto_rerun = timer, True
     page.page, page.states = "release", {}
-    messages = page.send(page.message(), late).messages + page.run().messages
-    starts = [m.new_session for m in messages if m.WhichOneof("type") == "new_session"]
+    messages = page.send(page.message(), timer_message).messages + page.run().messages
+    starts = [
+        message.new_session for message in messages if message.WhichOneof("type") == "new_session"
+    ]
     # a run of another page would clear the open page
     assert {start.page_script_hash for start in starts} == {page.pages["release"]}
 
@@ -134,22 +136,22 @@ def test_other_session_receives_no_release_data(
 ) -> None:
     page, book = released
     assert "Rows read 944" in page.text
-    for other in ("theirs", ""):
+    for browser in ("theirs", ""):
         stranger = open_client(
-            server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={other}"
+            server, "release", page.query, cookie=f"{server.cookie}; workbench-browser={browser}"
         )
         stranger.set("step", string_value="4. Confirm")
-        for where in ("coarse", "release", "preview"):
-            stranger.go(where)
+        for page_name in ("coarse", "release", "preview"):
+            stranger.go(page_name)
         received = b"".join(stranger.received)
         assert b"Answers" not in received
         for word in (b"canary", b"Rows read", b"Released for"):
             assert word not in received
-    again = open_client(
+    same_browser = open_client(
         server, "release", page.query, cookie=f"{server.cookie}; workbench-browser=mine"
     )
-    assert "Released for canary" in again.text
-    assert "Rows read 944" in again.text  # a reload in the same browser
+    assert "Released for canary" in same_browser.text
+    assert "Rows read 944" in same_browser.text  # a reload in the same browser
     assert "canary" not in page.query + "".join(server.lines)
     assert len([row for row in book.rows() if row.kind == "spend"]) == 1
 
