@@ -165,7 +165,7 @@ def test_all_ways_with_invalid_ways_is_refused(ways):
     check_refused(WorkloadError, ["0 to 40"], Workload.all_ways, FORTY, ways)
 
 
-FAMILY_VALUES = [
+INVALID_FAMILIES = [
     lambda: Width(0),
     lambda: Width(-1),
     lambda: Width(2.0),
@@ -201,9 +201,9 @@ FAMILY_VALUES = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(FAMILY_VALUES)))
-def test_family_with_invalid_parameters_is_refused(number):
-    check_refused(WorkloadError, [], FAMILY_VALUES[number])
+@pytest.mark.parametrize("build_family", INVALID_FAMILIES)
+def test_family_with_invalid_parameters_is_refused(build_family):
+    check_refused(WorkloadError, [], build_family)
 
 
 # ---- sizes
@@ -217,17 +217,11 @@ def test_all_ways_with_too_many_groups_is_refused():
 
 
 def test_family_rows_above_memory_are_refused():
-    check_refused(
-        WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random()
-    )
-    check_refused(WorkloadError, ["random"], Workload(FORTY).add, FORTY.names, Random(count=1))
-    check_refused(
-        WorkloadError,
-        ["custom"],
-        Workload(FORTY).add,
-        FORTY.names[:9],
-        Custom(predicates=["x0 == 1"]),
-    )
+    add = Workload(FORTY).add
+    check_refused(WorkloadError, ["random", "cells", "fewer"], add, FORTY.names[:8], Random())
+    check_refused(WorkloadError, ["random"], add, FORTY.names, Random(count=1))
+    predicate = Custom(predicates=["x0 == 1"])
+    check_refused(WorkloadError, ["custom"], add, FORTY.names[:9], predicate)
 
 
 @pytest.mark.parametrize(
@@ -254,9 +248,8 @@ def test_million_cell_marginal_is_planned():
 
 @pytest.mark.parametrize("family", ["affine", "abs", {"x": "range", "y": "prefix"}], ids=str)
 def test_pair_of_million_cells_exceeds_plan_memory(family):
-    workload = Workload(Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])).add(
-        ("x", "y"), family
-    )
+    schema = Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])
+    workload = Workload(schema).add(("x", "y"), family)
     assert workload.queries > 0
     check_refused(LimitExceeded, ["memory"], plan, workload, ONE)
 

@@ -61,21 +61,14 @@ def test_error_is_proportional_to_inverse_root_of_budget(pcost):
 
 
 def test_plan_of_zero_workload_is_refused():
-    check_refused(
-        PlanError,
-        ["weight zero"],
-        plan,
-        EMPTY.add("a", weight=0.0).add("b", query_weights=[0, 0, 0]),
-        ONE,
-    )
-    check_refused(PlanError, [], plan, EMPTY.add("a", Custom(np.zeros((2, 4)))), ONE)
-    check_refused(
-        PlanError,
-        [],
-        plan,
+    zero_weights = EMPTY.add("a", weight=0.0).add("b", query_weights=[0, 0, 0])
+    check_refused(PlanError, ["weight zero"], plan, zero_weights, ONE)
+    for zero_queries in (
+        EMPTY.add("a", Custom(np.zeros((2, 4)))),
+        # only the query of zeros has a positive weight
         EMPTY.add("a", Custom([[1, 0, 0, 0], [0, 0, 0, 0]]), query_weights=[0, 1]),
-        ONE,
-    )
+    ):
+        check_refused(PlanError, ["coefficients", "are 0"], plan, zero_queries, ONE)
 
 
 OPTIONS = [
@@ -116,10 +109,10 @@ OPTIONS = [
 def test_plan_with_invalid_option_is_refused(options):
     with pytest.raises(PlanError) as caught:
         plan(WORKLOAD, ONE, **options)
-    name, value = next(iter(options.items()))
+    ((name, value),) = options.items()
     message = str(caught.value)
     assert name in message
-    assert repr(value) in message or name == "colour"
+    assert repr(value) in message or name == "colour"  # an unknown option
 
 
 def test_unknown_option_message_lists_options():
@@ -154,9 +147,8 @@ QUERIES = {
 
 @pytest.mark.parametrize("case", QUERIES)
 def test_variance_of_invalid_query_is_refused(case):
-    check_refused(
-        PlanError, ["twice" if case == "twice" else "shape"], PLAN.variance_of, *QUERIES[case]
-    )
+    word = "twice" if case == "twice" else "shape"
+    check_refused(PlanError, [word], PLAN.variance_of, *QUERIES[case])
 
 
 def test_variance_of_unmeasured_query_is_refused():

@@ -18,14 +18,12 @@ from tests.workload.sql.example import RECORDS, SCHEMA, group_rows
 @given(st.data())
 def test_condition_text_selects_same_cells(data: st.DataObject) -> None:
     attribute = data.draw(st.sampled_from(SCHEMA.attributes))
-    inside = np.array(
-        data.draw(st.lists(st.booleans(), min_size=attribute.size, max_size=attribute.size))
-    )
-    condition = conditions.of_cells(attribute, inside)
-    np.testing.assert_array_equal(evaluate(conditions.text(condition), [attribute]), inside)
-    np.testing.assert_array_equal(
-        evaluate(conditions.text(conditions.negation(condition)), [attribute]), ~inside
-    )
+    size = attribute.size
+    cells = np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+    condition = conditions.of_cells(attribute, cells)
+    negation = conditions.negation(condition)
+    np.testing.assert_array_equal(evaluate(conditions.text(condition), [attribute]), cells)
+    np.testing.assert_array_equal(evaluate(conditions.text(negation), [attribute]), ~cells)
 
 
 def test_box_workload_counts_records_in_box() -> None:
@@ -33,14 +31,13 @@ def test_box_workload_counts_records_in_box() -> None:
         SCHEMA, {"age": (2, 3), "sex": (0, 1), "code": (0, 4)}, weight=2.0
     )
     assert workload.describe(0) == "20 <= age < 65 and sex != 'it\\'s or \"not\"'"
-    assert workload.groups[0].weight == 2.0
+    (group,) = workload.groups
+    assert group.weight == 2.0
     # The box contains all cells of the attribute "code", so the query omits this attribute.
-    assert workload.groups[0].attributes == ("age", "sex")
-    expected = ((RECORDS.age >= 20) & (RECORDS.age < 65) & RECORDS.sex.isin(["F", "M"])).sum()
-    table = count_marginals(RECORDS, SCHEMA, [workload.groups[0].attributes])[
-        workload.groups[0].attributes
-    ]
-    assert (group_rows(workload.groups[0]) @ table.ravel()).tolist() == [expected]
+    assert group.attributes == ("age", "sex")
+    in_box = (RECORDS.age >= 20) & (RECORDS.age < 65) & RECORDS.sex.isin(["F", "M"])
+    table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
+    assert (group_rows(group) @ table.ravel()).tolist() == [in_box.sum()]
     assert conditions.box_workload(SCHEMA, {}).describe(0) == "all records"
 
 

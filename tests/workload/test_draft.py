@@ -76,9 +76,10 @@ def test_columns_of_records_reads_only_header() -> None:
     assert set(names) <= set(columns_of_records(survey))
     # the rest of the file need not be valid CSV
     assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")
-    others = ("31,F\n42,M\n", "a,a\n", "a,,\n", "name,kind\n", "name,size\n", "name,value\n", "")
-    for other in others:
-        assert columns_of_records(other) == ()
+    no_header = ("31,F\n42,M\n", "a,a\n", "a,,\n", "")
+    schema_or_dictionary = ("name,kind\n", "name,size\n", "name,value\n")
+    for text in (*no_header, *schema_or_dictionary):
+        assert columns_of_records(text) == ()
 
 
 def test_columns_of_records_skips_columns_without_name() -> None:
@@ -127,7 +128,7 @@ def test_dictionary_unclosed_quote_is_named() -> None:
 
 
 def test_columns_of_json_records_ignores_other_json() -> None:
-    others = [
+    for text in (
         "",
         "[]",
         "[1, 2]",
@@ -135,15 +136,13 @@ def test_columns_of_json_records_ignores_other_json() -> None:
         '{"age": 85}',
         '[{"name": "age", "kind": "numeric", "size": 3}]',
         "[" * 200_000,
-    ]
-    others += [
         '[{"name": "sex", "value": 1, "label": "F"}]',
         '[{"a": ' + "9" * 5_000 + "}]",
         '[{"31": 1}]',
         "[{}]",
-    ]
-    for other in others:
-        assert columns_of_json_records(other) == ()
-    assert columns_of_json_records(b'\xff[{"age": 1}]') == ()
+        b'\xff[{"age": 1}]',
+    ):
+        assert columns_of_json_records(text) == ()
+    # only the first record is read
     assert columns_of_json_records('[{"age": 1}, no JSON') == ("age",)
     assert columns_of_json_records('{"age": 1} {"age": 2}'.encode("utf-16")) == ("age",)

@@ -39,10 +39,12 @@ def test_possible_share_matches_enumeration() -> None:
         for k in range(5):
             for names in itertools.permutations(PLAIN.names, k):
                 axes = [PLAIN.order[name] for name in names]
-                summed = possible.sum(axis=tuple(a for a in range(4) if a not in axes))
-                wanted = summed.transpose([sorted(axes).index(a) for a in axes]) / possible.sum()
-                np.testing.assert_allclose(schema.possible_share(names), wanted, rtol=1e-12)
-                assert ((schema.possible_share(names) == 0.0) == (wanted == 0.0)).all()
+                counts = possible.sum(axis=tuple(a for a in range(4) if a not in axes))
+                # `counts` has the axes in the order of the schema
+                expected = counts.transpose([sorted(axes).index(a) for a in axes]) / possible.sum()
+                share = schema.possible_share(names)
+                np.testing.assert_allclose(share, expected, rtol=1e-12)
+                assert ((share == 0.0) == (expected == 0.0)).all()
 
 
 def test_rules_round_trip_in_schema_files() -> None:
@@ -51,9 +53,9 @@ def test_rules_round_trip_in_schema_files() -> None:
         person="pid",
         impossible=[CHILDREN, "code == 3 and married in ['no', 'yes']"],
     )
-    for again in (Schema.from_json(schema.to_json()), Schema.from_csv(schema.to_csv())):
-        assert again == schema
-        assert again.impossible == schema.impossible
+    for loaded in (Schema.from_json(schema.to_json()), Schema.from_csv(schema.to_csv())):
+        assert loaded == schema
+        assert loaded.impossible == schema.impossible
     assert schema != Schema(PLAIN.attributes, person="pid")
     assert Workload.from_json(Workload(schema).add("age").to_json()).schema == schema
     assert "impossible" not in PLAIN.to_dict()

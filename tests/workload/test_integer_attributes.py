@@ -25,11 +25,10 @@ UNDECLARED = Attribute.numeric("income", [0, 30_000, 60_000])
 
 
 def test_schema_files_omit_undeclared_integer() -> None:
-    assert "integer" not in Schema([UNDECLARED]).to_json()
-    assert (
-        Schema([UNDECLARED]).to_csv().splitlines()[0]
-        == "name,kind,size,labels,edges,other,missing,clip"
-    )
+    schema = Schema([UNDECLARED])
+    assert "integer" not in schema.to_json()
+    header = schema.to_csv().splitlines()[0]
+    assert header == "name,kind,size,labels,edges,other,missing,clip"
 
 
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
@@ -97,9 +96,8 @@ def test_encoder_refuses_fractions_of_integer_attribute() -> None:
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
 def test_encoder_array_agrees_with_single_values(attribute: Attribute, column: pa.Array) -> None:
     encoder = Encoder(attribute=attribute)
-    assert (
-        encoder.encode_array(column).tolist() == encoder.encode_values(column.to_pylist()).tolist()
-    )
+    expected = encoder.encode_values(column.to_pylist())
+    assert encoder.encode_array(column).tolist() == expected.tolist()
 
 
 def test_count_leaves_out_fractions_of_integer_attribute() -> None:
@@ -115,11 +113,13 @@ def test_count_leaves_out_fractions_of_integer_attribute() -> None:
     [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)],
 )
 def test_predicate_uses_integer_declaration(text: str, row: list[int] | None) -> None:
-    for refused in [UNDECLARED] if row else [UNDECLARED, INCOME]:
-        with pytest.raises(WorkloadError, match="cuts through"):
-            evaluate(text, [refused])
+    with pytest.raises(WorkloadError, match="cuts through"):
+        evaluate(text, [UNDECLARED])
     if row is not None:
         assert evaluate(text, [INCOME]).tolist() == row
+    else:
+        with pytest.raises(WorkloadError, match="cuts through"):
+            evaluate(text, [INCOME])
 
 
 @pytest.mark.parametrize("edges", [[-2, 0, 1, 4], [-2, 3, 4, 4], [-2, 0, 4, 4]])
@@ -132,13 +132,13 @@ def test_predicate_on_integers_is_exact_or_refused(sign: str, edges: list[float]
         expected = [bool(eval(f"{value} {sign} {constant}")) for value in values]
         # A condition that is true for some values of a bin and false for others must be refused.
         values_of_bins = [{expected[v] for v in np.flatnonzero(cells == i)} for i in range(3)]
-        mixed = any(len(values_of_bin) > 1 for values_of_bin in values_of_bins)
+        cuts_bin = any(len(values_of_bin) > 1 for values_of_bin in values_of_bins)
         try:
             row = evaluate(f"x {sign} {constant}", [attribute])
         except WorkloadError:
-            assert mixed, (sign, constant)
+            assert cuts_bin, (sign, constant)
             continue
-        assert not mixed, (sign, constant)
+        assert not cuts_bin, (sign, constant)
         assert row[cells].astype(bool).tolist() == expected
 
 
@@ -159,9 +159,8 @@ def test_drafted_integer_range_excludes_next_integer(low: int, high: int) -> Non
     cells = Encoder(attribute=attribute).encode_array(pa.array([low - 1, low, high, high + 1]))
     assert cells.tolist() == [OUTSIDE, 0, attribute.size - 1, OUTSIDE]
     assert attribute.label(attribute.size - 1).endswith(f"{high}]")
-    everything = np.ones(attribute.size)
     for condition in (f"x <= {high}", f"x < {high + 1}", f"x >= {low}"):
-        assert evaluate(condition, [attribute]).tolist() == everything.tolist()
+        assert evaluate(condition, [attribute]).all()
         assert len(workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {condition}")) == 1
     assert Schema.from_csv(schema.to_csv()) == Schema.from_json(schema.to_json()) == schema
 

@@ -30,9 +30,9 @@ def test_invariants_round_trip_in_schema_files() -> None:
     schema = SCHEMA.with_facts(
         invariants=[REGION, (["job", "region"], [[1, 0, 6], [4, 0, 1]]), ([], 12)]
     )
-    assert (
-        Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema != SCHEMA
-    )
+    assert schema != SCHEMA
+    assert Schema.from_json(schema.to_json()) == schema
+    assert Schema.from_csv(schema.to_csv()) == schema
     assert schema.exact_table(["region", "job"]).tolist() == [[1, 4], [0, 0], [6, 1]]
     assert schema.exact_table(["one", "job"]).tolist() == [[7, 5]]
     assert schema.is_exact(["one", "region"])
@@ -47,8 +47,8 @@ def test_public_table_reads_csv_in_any_order(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("people,region\n1,=west\n2,north\n", encoding="utf-8")
     names, values = public_table(tmp_path / "t.csv", SCHEMA)
     assert (names, values.tolist()) == (("region",), [2, 0, 1])
-    (table,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
-    assert (table[0], list(table[1])) == (names, values.tolist())
+    ((names, values),) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
+    assert (names, list(values)) == (("region",), [2, 0, 1])
 
 
 def test_public_tables_from_damaged_csv_are_refused() -> None:
@@ -99,21 +99,22 @@ def test_even_share_support_matches_linear_program(rules) -> None:
     schema = BITS.with_facts(invariants=[*ODD, (["a", "c"], [[3, 2], [2, 3]])], impossible=rules)
     share = schema.even_share("abc")
     rows, targets = [], []
-    for one in schema.invariants:
+    for invariant in schema.invariants:
         for cell in itertools.product(range(2), repeat=2):
             row = np.zeros((2, 2, 2))
-            index_of = dict(zip(one.attributes, cell, strict=True))
-            row[tuple(index_of.get(name, slice(None)) for name in "abc")] = 1
+            index_of = dict(zip(invariant.attributes, cell, strict=True))
+            row[tuple(index_of.get(name, slice(None)) for name in "abc")] = 1  # cells of the total
             rows.append(row.ravel())
-            targets.append(one.table(dict.fromkeys("abc", 2), one.attributes)[cell])
-    bounds = [(0, 0 if schema.possible_share("abc").flat[i] == 0 else None) for i in range(8)]
-    # largest value that each cell can have
-    most = [
+            table = invariant.table(dict.fromkeys("abc", 2), invariant.attributes)
+            targets.append(table[cell])
+    bounds = [(0, 0 if possible == 0 else None) for possible in schema.possible_share("abc").flat]
+    largest_values = [
         -scipy.optimize.linprog(-np.eye(8)[i], A_eq=rows, b_eq=targets, bounds=bounds).fun
         for i in range(8)
     ]
-    assert ((share.ravel() > 0) == (np.array(most) > 1e-9)).all()
-    np.testing.assert_allclose(np.array(rows) @ share.ravel() * 10, targets, atol=1e-8)
+    assert ((share.ravel() > 0) == (np.array(largest_values) > 1e-9)).all()
+    records = 10
+    np.testing.assert_allclose(np.array(rows) @ share.ravel() * records, targets, atol=1e-8)
 
 
 def test_promise_with_invariants_is_subspace_privacy() -> None:

@@ -54,16 +54,16 @@ def schemas(draw: st.DrawFn) -> Schema:
 @given(schemas())
 @settings(max_examples=25, deadline=None)
 def test_schema_files_round_trip(schema: Schema) -> None:
-    for again in (
+    for loaded in (
         Schema.from_json(schema.to_json()),
         Schema.from_json(("\ufeff" + schema.to_json()).encode()),
         Schema.from_csv(schema.to_csv()),
         Schema.from_csv(("\ufeff" + schema.to_csv().replace("\n", "\r\n")).encode()),
         Schema.from_dict(schema.to_dict()),
     ):
-        assert again == schema
-        assert hash(again) == hash(schema)
-        assert again.to_dict() == schema.to_dict()
+        assert loaded == schema
+        assert hash(loaded) == hash(schema)
+        assert loaded.to_dict() == schema.to_dict()
 
 
 @given(schemas())

@@ -53,11 +53,12 @@ def typed_rows(text: str) -> list[list[Any]]:
 
 def test_schema_sheet_equals_its_csv(tmp_path: Path) -> None:
     schema = Schema(SCHEMA.attributes[:3])
-    place = workbook(tmp_path / "schema.xlsx", typed_rows(schema.to_csv()))
-    assert Schema.from_csv(sheet_text(place)) == schema
+    path = workbook(tmp_path / "schema.xlsx", typed_rows(schema.to_csv()))
+    assert Schema.from_csv(sheet_text(path)) == schema
     # the table starts at another cell of the sheet, and an empty row follows each row
-    spread = [row for line in typed_rows(schema.to_csv()) for row in (line, [])]
-    assert Schema.from_csv(sheet_text(workbook(tmp_path / "s.xlsx", spread, at=(4, 3)))) == schema
+    with_empty_rows = [row for line in typed_rows(schema.to_csv()) for row in (line, [])]
+    moved = workbook(tmp_path / "moved.xlsx", with_empty_rows, at=(4, 3))
+    assert Schema.from_csv(sheet_text(moved)) == schema
 
 
 def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
@@ -69,10 +70,8 @@ def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
     assert is_dictionary(text)
     expected = ["formula,=1+1,", "formula,a|b,", "formula,007,", 'formula,"with, comma",']
     assert text.splitlines()[1:] == expected
-    drafted = draft_from_dictionary(
-        sheet_text(workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]]))
-    )
-    assert drafted.schema["x"].size == 2
+    numeric_codes = workbook(tmp_path / "e.xlsx", [["variable", "code"], ["x", 1], ["x", 2]])
+    assert draft_from_dictionary(sheet_text(numeric_codes)).schema["x"].size == 2
 
 
 def test_sheet_text_keeps_typed_values(tmp_path: Path) -> None:
@@ -98,23 +97,22 @@ def test_sheet_text_of_invalid_workbook_is_refused(
 
 
 def test_plan_command_reads_schema_sheet(tmp_path: Path) -> None:
-    place = workbook(tmp_path / "schema.xlsx", typed_rows(Schema(SCHEMA.attributes[:3]).to_csv()))
+    schema = Schema(SCHEMA.attributes[:3])
+    path = workbook(tmp_path / "schema.xlsx", typed_rows(schema.to_csv()))
     out = tmp_path / "plan.json"
-    assert (
-        main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)])
-        == 0
-    )
+    options = ["--ways", "1", "--pcost", "1", "--out", str(out)]
+    assert main(["plan", "--schema", str(path), *options]) == 0
     assert out.exists()
 
 
-@pytest.mark.parametrize("first", [0, 4])
-def test_schema_errors_name_the_row_of_the_sheet(tmp_path: Path, first: int) -> None:
+@pytest.mark.parametrize("first_row", [0, 4])
+def test_schema_errors_name_the_row_of_the_sheet(tmp_path: Path, first_row: int) -> None:
     table = [["name", "kind", "size"], [], ["a", "numeric", 3], [], ["b", "numeric", "x"]]
-    place = workbook(tmp_path / "s.xlsx", table, at=(first, 0))
-    with pytest.raises(SchemaError, match=f"line {first + 5}:"):
-        schema_of(place)
+    path = workbook(tmp_path / "s.xlsx", table, at=(first_row, 0))
+    with pytest.raises(SchemaError, match=f"line {first_row + 5}:"):
+        schema_of(path)
     table[-1] = ["b", "numeric", 2]
-    assert schema_of(workbook(place, table, at=(first, 0))).sizes(["a", "b"]) == (3, 2)
+    assert schema_of(workbook(path, table, at=(first_row, 0))).sizes(["a", "b"]) == (3, 2)
 
 
 def test_dictionary_with_empty_rows_is_read(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_workload_counts_and_texts_match_rows(shape):
     rows = oracles.workload_rows(workload)
     assert [g.count for g in workload.groups] == [len(W) for W in rows]
     assert workload.queries == len(workload) == sum(map(len, rows))
-    assert workload.starts == [0, *itertools.accumulate(map(len, rows))][:-1]
+    assert workload.starts == [0, *itertools.accumulate(map(len, rows[:-1]))]
     for number, (group, start) in enumerate(zip(workload.groups, workload.starts, strict=True)):
         assert group.sizes == workload.schema.sizes(group.attributes)
         for index in {0, group.count // 2, group.count - 1}:
@@ -118,9 +118,10 @@ def test_all_ways_accepts_number_family_or_mapping():
     schema = shapes.mixed()
     assert Workload.all_ways(schema, 2) == Workload.all_ways(schema, (2,))
     mapped = Workload.all_ways(schema, (1, 2), {"age": "range"})
-    assert mapped.groups[0].family == {"age": "range"}
-    assert mapped.groups[1].family == {"sex": "marginal"}
-    assert mapped.groups[3].family == {"age": "range", "sex": "marginal"}
+    families = {group.attributes: group.family for group in mapped.groups}
+    assert families["age",] == {"age": "range"}
+    assert families["sex",] == {"sex": "marginal"}
+    assert families["age", "sex"] == {"age": "range", "sex": "marginal"}
     pairs = Workload.all_ways(shapes.numeric(3, 4, 5), 2, "affine")
     assert [g.attributes for g in pairs.groups] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert [g.count for g in pairs.groups] == [3 + 4 - 1, 3 + 5 - 1, 4 + 5 - 1]
@@ -129,15 +130,15 @@ def test_all_ways_accepts_number_family_or_mapping():
 
 def test_workload_counts_are_exact_integers():
     workload = Workload.all_ways(forty(1000), 3, "range")
-    each = 1000 * 1001 // 2
-    assert workload.queries == math.comb(40, 3) * each**3 == 9880 * 500_500**3
+    ranges = 1000 * 1001 // 2
+    assert workload.queries == math.comb(40, 3) * ranges**3
     last = workload.describe(workload.queries - 1)
     assert last == "x37 = 999 and x38 = 999 and x39 = 999"
-    assert workload.describe(each**3 * 5000).count(" and ") == 2
-    counted = Workload(forty(2000))
+    assert workload.describe(ranges**3 * 5000).count(" and ") == 2
+    circular = Workload(forty(2000))
     for k in range(30):
-        counted = counted.add(counted.schema.names[k : k + 4], "circular")
-    assert counted.queries == 30 * 2000**8
+        circular = circular.add(circular.schema.names[k : k + 4], "circular")
+    assert circular.queries == 30 * 2000**8
     assert forty(1000).size == 1000**40
 
 
@@ -187,36 +188,34 @@ def test_query_weights_are_copied_in_describe_order():
     with pytest.raises(ValueError, match="read-only"):
         workload.groups[0].query_weights[0] = 1
     assert workload.describe(5) == "b = 1 and a = 2"
-    assert Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups[
-        0
-    ].query_weights.tolist() == [2.0]
+    (total,) = Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups
+    assert total.query_weights.tolist() == [2.0]
 
 
 def test_group_key_ignores_attribute_names():
-    schema = shapes.numeric(3, 3, 4)
-    w = (
-        Workload(schema)
+    workload = (
+        Workload(shapes.numeric(3, 3, 4))
         .add(("a", "c"), "prefix")
         .add(("b", "c"), "prefix", weight=9.0)
         .add(("a", "b"), "prefix")
-    )
-    w = (
-        w.add(("c", "a"), "prefix")
+        .add(("c", "a"), "prefix")
         .add(("a", "c"), "prefix", query_weights=np.ones(12))
         .add(("a", "c"), "range")
     )
-    keys = [g.key for g in w.groups]
-    assert keys[0] == keys[1]
-    assert len(set(keys)) == 5
+    key, key_of_other_names, *other_keys = (group.key for group in workload.groups)
+    assert key == key_of_other_names
+    # other sizes, another order, query weights, another family
+    assert len({key, *other_keys}) == 5
 
 
 def test_workload_equality_and_hash_use_content():
     build = SHAPES["query_weighted"]
-    assert build() == build()
-    assert hash(build()) == hash(build())
-    assert build() != build().add("a")
-    assert build() != Workload(build().schema, build().groups[::-1])
-    assert build() != "workload"
+    workload, equal_workload = build(), build()
+    assert workload == equal_workload
+    assert hash(workload) == hash(equal_workload)
+    assert workload != workload.add("a")
+    assert workload != Workload(workload.schema, workload.groups[::-1])
+    assert workload != "workload"
 
 
 # ---- JSON
@@ -227,35 +226,31 @@ def test_workload_equality_and_hash_use_content():
 def test_workload_json_round_trips(shape):
     workload = SHAPES[shape]()
     text = workload.to_json()
-    again = Workload.from_json(text)
-    assert again == workload
-    assert again.to_json() == text
+    loaded = Workload.from_json(text)
+    assert loaded == workload
+    assert loaded.to_json() == text
     assert Workload.from_json(text.encode()) == workload
     assert Workload.from_dict(json.loads(text)) == workload
-    for group, other in zip(workload.groups, again.groups, strict=True):
-        assert (group.key, group.weight, group.attributes) == (
-            other.key,
-            other.weight,
-            other.attributes,
-        )
-    for rows, other in zip(
-        oracles.workload_rows(workload), oracles.workload_rows(again), strict=True
-    ):
-        np.testing.assert_array_equal(rows, other)
-    assert [workload.describe(q) for q in range(0, len(workload), 7)] == [
-        again.describe(q) for q in range(0, len(workload), 7)
-    ]
+    for group, loaded_group in zip(workload.groups, loaded.groups, strict=True):
+        assert loaded_group.key == group.key
+        assert loaded_group.weight == group.weight
+        assert loaded_group.attributes == group.attributes
+    rows, loaded_rows = oracles.workload_rows(workload), oracles.workload_rows(loaded)
+    for rows_of_group, loaded_rows_of_group in zip(rows, loaded_rows, strict=True):
+        np.testing.assert_array_equal(loaded_rows_of_group, rows_of_group)
+    for query in range(0, len(workload), 7):
+        assert loaded.describe(query) == workload.describe(query)
 
 
 def test_workload_json_keeps_exact_weights_and_matrices():
     weights = np.random.default_rng(1).random(4) * 10.0 ** np.arange(-8, 8, 4)
     workload = Workload(shapes.numeric(4)).add("a", "prefix", weight=math.pi, query_weights=weights)
-    again = Workload.from_json(workload.to_json())
-    assert again.groups[0].weight == math.pi
-    np.testing.assert_array_equal(again.groups[0].query_weights, weights)
+    loaded = Workload.from_json(workload.to_json())
+    assert loaded.groups[0].weight == math.pi
+    np.testing.assert_array_equal(loaded.groups[0].query_weights, weights)
     matrix = np.random.default_rng(2).standard_normal((3, 4))
-    again = Workload.from_json(Workload(shapes.numeric(4)).add("a", Custom(matrix)).to_json())
-    np.testing.assert_array_equal(again.groups[0].parts[0].family.matrix, matrix)
+    loaded = Workload.from_json(Workload(shapes.numeric(4)).add("a", Custom(matrix)).to_json())
+    np.testing.assert_array_equal(loaded.groups[0].parts[0].family.matrix, matrix)
 
 
 def test_workload_json_states_format():
@@ -302,9 +297,9 @@ def test_all_ways_group_classes_match_comparison():
         workload = Workload.all_ways(schema, ways, family)
         expected = group_classes(workload.groups, schema.order)
         assert [c.ranks for c in workload.group_classes] == [c.ranks for c in expected]
-        for one, other in zip(workload.group_classes, expected, strict=True):
-            assert one.numbers.tolist() == other.numbers.tolist()
-            assert one.places.tolist() == other.places.tolist()
+        for group_class, expected_class in zip(workload.group_classes, expected, strict=True):
+            assert group_class.numbers.tolist() == expected_class.numbers.tolist()
+            assert group_class.places.tolist() == expected_class.places.tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -352,16 +347,17 @@ def test_new_groups_with_other_query_weights_are_new():
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_outside_matches_enumeration(seed):
     workload = random_groups(seed)
-    named = [
+    order = workload.schema.order
+    spaces_of_groups = [
         {group.named(axes) for axes in group.spaces(workload.schema)} for group in workload.groups
     ]
-    order = workload.schema.order
-    every = sorted(set().union(*named))
-    for left_out in (None, *every):
-        spaces = [tuple(order[name] for name in space) for space in every if space != left_out]
-        assert groups_outside(workload.group_classes, spaces).tolist() == [
-            i for i, spaces_of_group in enumerate(named) if left_out in spaces_of_group
+    all_spaces = sorted(set().union(*spaces_of_groups))
+    for left_out in (None, *all_spaces):
+        spaces = [tuple(order[name] for name in space) for space in all_spaces if space != left_out]
+        expected = [
+            i for i, spaces_of_group in enumerate(spaces_of_groups) if left_out in spaces_of_group
         ]
+        assert groups_outside(workload.group_classes, spaces).tolist() == expected
 
 
 def test_unique_rows_matches_numpy_unique():
@@ -369,12 +365,13 @@ def test_unique_rows_matches_numpy_unique():
     # These ranges of values exercise all branches of `unique_rows`.
     for most in (3, 10**6, 2**40):
         rows = rng.integers(0, most, size=(50, 4))[rng.integers(0, 50, size=200)]
-        first, numbers = unique_rows(rows)
+        first_indices, numbers = unique_rows(rows)
         distinct, expected = np.unique(rows, axis=0, return_inverse=True)
         assert np.array_equal(numbers, expected.ravel())
-        assert np.array_equal(rows[first], distinct)
-        # no row before the index of a distinct row is equal to it
-        assert all(not (rows[:i] == rows[i]).all(axis=1).any() for i in first)
+        assert np.array_equal(rows[first_indices], distinct)
+        for i in first_indices:
+            earlier_rows = rows[:i]
+            assert not (earlier_rows == rows[i]).all(axis=1).any()
 
 
 def test_all_ways_family_shares_parts_between_groups() -> None:

@@ -248,9 +248,9 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
     conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2)
 )
 def test_random_conditions_match_duckdb(condition: str, grouped: list[str]) -> None:
-    columns = "".join(f"{name}, " for name in grouped)
-    by = f" GROUP BY {', '.join(grouped)}" if grouped else ""
-    sql = f"SELECT {columns}COUNT(*) AS n FROM t WHERE {condition}{by}"
+    columns = ", ".join([*grouped, "COUNT(*) AS n"])
+    group_by = f" GROUP BY {', '.join(grouped)}" if grouped else ""
+    sql = f"SELECT {columns} FROM t WHERE {condition}{group_by}"
     try:
         check(sql, [tuple(grouped)])
     except WorkloadError as error:
@@ -282,28 +282,29 @@ def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool)
         values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
     cells = Encoder(attribute=attribute).encode_values(values)
     assert cells.min() >= 0
-    compare = {
+    comparisons = {
         "<": np.less,
         "<=": np.less_equal,
         ">": np.greater,
         ">=": np.greater_equal,
         "=": np.equal,
+        "<>": np.not_equal,
     }
     for constant in CONSTANTS:
-        satisfied = (compare | {"<>": np.not_equal})[sign](values, constant)
-        mixed = any(len(set(satisfied[cells == i])) > 1 for i in range(attribute.size))
+        satisfied = comparisons[sign](values, constant)
+        # A condition that only some values of a bin satisfy must be refused.
+        cuts_bin = any(len(set(satisfied[cells == i])) > 1 for i in range(attribute.size))
+        sql = f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}"
         try:
-            workload = workload_from_sql(
-                schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}"
-            )
+            workload = workload_from_sql(schema, sql)
         except WorkloadError as error:
-            text = str(error)
-            assert mixed == ("cuts through" in text), (name, sign, constant, text)
-            assert mixed or not satisfied.any()
+            message = str(error)
+            assert cuts_bin == ("cuts through" in message), (sql, message)
+            assert cuts_bin or not satisfied.any()
             continue
         (group,) = workload.groups
         row = group_rows(group)[0] if group.attributes else np.ones(attribute.size)
-        assert not mixed
+        assert not cuts_bin
         assert (row[cells] == satisfied).all()
 
 
@@ -319,22 +320,19 @@ def test_refused_comparison_suggests_valid_conditions() -> None:
         WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"
     ):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
-    suggestions = 0
-    for sign, constant in itertools.product(
-        ["<", "<=", ">", ">=", "=", "<>"], [-11, 5, 39, 77, 90]
-    ):
-        for name in ("age", "income"):
-            try:
-                workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
-            except WorkloadError as error:
-                if "write " not in str(error):
-                    continue
-                advice = str(error).split("write ")[1].split(", or declare")[0].rstrip(".")
-                for suggestion in advice.split(" or "):
-                    # a suggested condition is accepted
-                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {suggestion}")
-                    suggestions += 1
-    assert suggestions > 20
+    accepted_suggestions = 0
+    signs = ["<", "<=", ">", ">=", "=", "<>"]
+    for name, sign, constant in itertools.product(["age", "income"], signs, [-11, 5, 39, 77, 90]):
+        try:
+            workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
+        except WorkloadError as error:
+            if "write " not in str(error):
+                continue
+            advice = str(error).split("write ")[1].split(", or declare")[0].rstrip(".")
+            for suggestion in advice.split(" or "):
+                workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {suggestion}")
+                accepted_suggestions += 1
+    assert accepted_suggestions > 20
 
 
 def test_sql_condition_between_integers_requires_declaration() -> None:
@@ -364,5 +362,6 @@ def test_sql_readings_show_where_and_case() -> None:
         " code = 1 GROUP BY 1"
     )
     readings = sql_readings(SCHEMA, sql, integer_columns=["age"])
-    assert [reading for _, reading in readings] == ["18 <= age < 40 or code == 1", "age < 18"]
+    conditions = [condition for _, condition in readings]
+    assert conditions == ["18 <= age < 40 or code == 1", "age < 18"]
     assert sql_readings(SCHEMA, "SELECT COUNT(*) FROM t") == []
