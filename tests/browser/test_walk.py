@@ -127,11 +127,11 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.go_in_history("Release", page.go_back)
     visit.expect_text("Released for survey 1996")
     address, tab = page.url, page.context.new_page()
-    for again in (page, tab):
-        other = Visit(page=again, url=visit.url, pictures_folder=visit.pictures_folder)
-        again.goto(address)
-        other.settle()
-        other.expect_text("Released for survey 1996")
+    for opened in (page, tab):
+        opened_visit = Visit(page=opened, url=visit.url, pictures_folder=visit.pictures_folder)
+        opened.goto(address)
+        opened_visit.settle()
+        opened_visit.expect_text("Released for survey 1996")
     tab.close()
     rows = Ledger(ledger).rows()
     assert [row.kind for row in rows] == ["ledger", "dataset", "dataset", "spend", "saved"]
@@ -264,10 +264,10 @@ def test_ledger_form_keeps_total_and_clears_dataset(visit: Visit, tmp_path: Path
     total = Ledger(ledger).status("people").total
     assert Budget(pcost=total).epsilon(1e-6) == pytest.approx(2.0, rel=1e-6)
 
-    other = tmp_path / "other.ledger"
-    Ledger.create(other).add_dataset("survey", total=Budget(pcost=1.0))
+    other_ledger = tmp_path / "other.ledger"
+    Ledger.create(other_ledger).add_dataset("survey", total=Budget(pcost=1.0))
     visit.choose("3. Who pays")
     field = visit.page.get_by_role("combobox", name="Charge budget to")
     expect(field).to_have_value("people")
-    visit.fill("Ledger file", str(other))
+    visit.fill("Ledger file", str(other_ledger))
     expect(field).to_have_value("")

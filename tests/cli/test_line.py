@@ -35,7 +35,8 @@ def test_compare_prints_ranking_and_reasons(
 ) -> None:
     small = tmp_path / "schema.json"
     small.write_text('{"age": 5, "hours": 4}')
-    assert main(["compare", "--schema", str(small), "--ways", "1", "2", "--pcost", "1"]) == 0
+    command = f"compare --schema {small} --ways 1 2 --pcost 1"
+    assert run(f"{command} --mechanisms identity querysmasher laplace") == 0
     output = capsys.readouterr().out
     ranked = output[: output.index("laplace:")]
     assert ranked.index("querysmasher") < ranked.index("identity")
@@ -260,9 +261,9 @@ def test_output_in_limited_encoding_is_escaped(
 
     assert "at most" in run_and_read("plan", *args)
     assert "usage" in run_and_read("plan", "--help")
-    shown = run_and_read("show", "--plan", plan)
-    assert name in shown
-    assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in shown
+    output = run_and_read("show", "--plan", plan)
+    assert name in output
+    assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in output
     reply = json.loads(run_and_read("show", "--plan", plan, "--json"))
     assert ["Größe", "age"] in [group["attributes"] for group in reply["groups"]]
     # In a separate process, Python sets the encoding of the output from PYTHONIOENCODING.
@@ -272,7 +273,7 @@ def test_output_in_limited_encoding_is_escaped(
         process = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, check=True
         )
-        assert process.stdout.decode(encoding) == shown
+        assert process.stdout.decode(encoding) == output
         assert process.stderr == b""
 
 
@@ -362,7 +363,7 @@ def test_pure_epsilon_budget_refuses_gaussian_release(
     [(["--pcost", "1"], 24), (["--epsilon", "4.887", "--delta", "1e-6"], 15)],
     ids=["pcost", "epsilon and delta"],
 )
-def test_number_of_laplace_releases_depends_on_unit_of_total(
+def test_number_of_laplace_releases_depends_on_unit(
     tmp_path: Path, total: list[str], releases: int
 ) -> None:
     """Releases of the same epsilon cost more of a total in epsilon and delta than in pcost."""
@@ -403,7 +404,6 @@ def test_check_reports_invalid_rows_only_to_curator(
     capsys.readouterr()
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"]]) == 0
     output = capsys.readouterr()
-    assert "age" in output.err
     assert "age: 1 outside the schema" in output.err
     assert "77" not in output.err + output.out
     assert run_release(files, "plan", str(tmp_path / "a.csv")) == 0
@@ -440,7 +440,7 @@ def test_schema_with_person_column_caps_rows(
     assert "over the cap 20 (20 of 20 persons" in summary
 
 
-def test_two_stage_release_with_persons_charges_for_corrected_records(
+def test_two_stage_release_charges_for_corrected_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schema = tmp_path / "schema.json"

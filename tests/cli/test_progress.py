@@ -39,14 +39,14 @@ MEASURED = measure(PLAN, RECORDS, rehearsal=True)
 NEW_PCOSTS = iter((3.0, 3.5, 4.0))
 
 LONG_WORK: dict[str, Callable[..., object]] = {
-    "plan": lambda place, **options: plan(WORKLOAD, Budget(pcost=2.0), **options),
-    "measure": lambda place, **options: measure(PLAN, RECORDS, rehearsal=True, **options),
-    "compare": lambda place, **options: compare(
+    "plan": lambda folder, **options: plan(WORKLOAD, Budget(pcost=2.0), **options),
+    "measure": lambda folder, **options: measure(PLAN, RECORDS, rehearsal=True, **options),
+    "compare": lambda folder, **options: compare(
         WORKLOAD, Budget(pcost=next(NEW_PCOSTS)), ["identity"], **options
     ),
-    "publish": lambda place, **options: publish(MEASURED, **options),
-    "write": lambda place, **options: write_answers(
-        MEASURED, place / "a.csv", format="csv", **options
+    "publish": lambda folder, **options: publish(MEASURED, **options),
+    "write": lambda folder, **options: write_answers(
+        MEASURED, folder / "a.csv", format="csv", **options
     ),
 }
 

@@ -198,7 +198,7 @@ def write_coarse_and_fine(folder: Path) -> None:
         (folder / f"{name}-plan.json").write_text(plan(workload, Budget(pcost=0.5)).to_json())
 
 
-def test_coarse_or_fine_of_files_equals_that_of_ways(folder: Path, capsys: Capture) -> None:
+def test_coarse_or_fine_of_files_equals_ways(folder: Path, capsys: Capture) -> None:
     write_coarse_and_fine(folder)
     rule = ["--sigmas", 0, "--share", 0.5, "--snr", 2]
     by_ways = run_json(

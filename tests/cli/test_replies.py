@@ -41,12 +41,12 @@ def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
         "neighbours": "add_remove",
         "delta": 1e-6,
     }
-    shown = run_json(capsys, "show", "--plan", "plan.json")
+    show_reply = run_json(capsys, "show", "--plan", "plan.json")
     only_planned = {"plan", "centers", "single", "weights"}
-    assert set(reply) - set(shown) == only_planned
-    assert all(shown[key] == reply[key] for key in set(reply) - only_planned)
+    assert set(reply) - set(show_reply) == only_planned
+    assert all(show_reply[key] == reply[key] for key in set(reply) - only_planned)
     assert reply["centers"].startswith("tuned centers: planning takes about")
-    assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
+    assert [(g["attributes"], g["queries"]) for g in show_reply["groups"]] == [
         (["age"], 5),
         (["hours"], 4),
         (["age", "hours"], 20),

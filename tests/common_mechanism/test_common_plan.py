@@ -111,7 +111,7 @@ def cases():
             make_plan(pair.add(("a", "b"), {"a": "range", "b": "marginal"})),
         ],
     )
-    one = Workload(numeric(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
+    both_attributes = Workload(numeric(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
     yield (
         "tuned centers of one attribute",
         [
@@ -119,7 +119,10 @@ def cases():
             plan_without_unions(Workload(numeric(6, 3)).add(("b",), "marginal")),
         ],
     )
-    yield "the same tuned centers", [plan_without_unions(one, pcost=p) for p in (1.0, 0.5)]
+    yield (
+        "the same tuned centers",
+        [plan_without_unions(both_attributes, pcost=p) for p in (1.0, 0.5)],
+    )
 
 
 CASES = dict(cases())
@@ -326,9 +329,10 @@ def test_looks_of_nested_analyses_are_nested():
         # `looks[k + 1]` (first stage of choice k + 1) is the common part of fewer analyses than
         # `looks[k]`, so it costs more. The difference is the cost of the residual mechanism between
         # both looks.
-        step = residual(
-            *(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k))
+        look, next_look = (
+            LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k, k + 1)
         )
+        step = residual(next_look, look)
         assert_close(coarse + step.B.T @ step.B, fine, share=1e-8)
     assert [np.linalg.matrix_rank(cost) for cost in costs] == [2, 4, 8]
 

@@ -133,7 +133,7 @@ def test_nested_rule_with_bad_options_is_refused(option):
         nested_rule(**option)
 
 
-def test_nested_rule_with_answers_of_wrong_shape_is_refused():
+def test_nested_rule_with_misshaped_answers_is_refused():
     with pytest.raises(PlanError, match="answers has shape"):
         nested_rule().decide([1.0, 2.0])
 
@@ -183,7 +183,7 @@ def test_general_rule_radius_reaches_nearest_nonnegative_table():
     )
 
 
-def test_general_rule_with_unbounded_tables_or_bad_arguments_is_refused():
+def test_general_rule_with_bad_arguments_is_refused():
     # one answer leaves the other cells unbounded, unless the number of records is limited
     one_row = mechanism([[1, 1, 0, 0, 0, 0]])
     assert spread([5.0], look=one_row, max_records=1000).choice is not None

@@ -158,7 +158,8 @@ def test_general_rule_on_plans_matches_matrix_rule():
     assert decision.choice == expected.choice
     assert list(decision.shares.values()) == pytest.approx(list(expected.shares.values()), rel=1e-6)
     assert list(decision.shares) == ["1-way", "2-way", "radius"]
-    assert decision.sentence.startswith(("Take 1-way", "Take 2-way", "Stop"))
+    option = None if decision.choice is None else common.names[decision.choice]
+    assert decision.sentence.startswith(f"Take {option}" if option else "Stop")
 
 
 def test_domain_rows_include_block_weights():

@@ -25,7 +25,7 @@ def test_to_finish_text_names_options_that_fit() -> None:
     assert "'1-way'" in text
 
 
-def test_to_finish_text_states_costs_after_the_next_choice() -> None:
+def test_to_finish_text_states_costs_after_next_choice() -> None:
     text = figures.to_finish_text(CHAIN, 10.0)
     assert "After 'a finer one', another choice follows: all steps together then cost" in text
     assert "'2-way' or " in text.partition("another choice follows")[2]

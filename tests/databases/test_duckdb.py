@@ -59,7 +59,7 @@ def test_code_of_each_value_equals_local_code(rows: Any, kind: str) -> None:
         ), name
 
 
-def test_boolean_that_means_missing_date_is_counted_as_in_files() -> None:
+def test_boolean_for_missing_date_has_local_code() -> None:
     attribute = Attribute.dates(
         "day", "2023-01", "2023-12", "month", missing="unknown", missing_values=["True"]
     )

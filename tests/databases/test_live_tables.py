@@ -204,5 +204,5 @@ def test_database_text_of_float_identifies_the_number() -> None:
 @pytest.mark.parametrize("text", ["7.0", "-12.00", "1.2E+11", "1,2e+05", "1e+05", "+3E+4"])
 def test_number_in_bytes_pattern_matches_normalized_texts(text: str) -> None:
     assert re.search(database_module.HEX_NUMBER_PATTERN, text.encode().hex().upper())
-    for other in (f"x{text}", f"{text}x", "7", "12", "7.5", "1e5", "abc", "70", "2E30"):
-        assert not re.search(database_module.HEX_NUMBER_PATTERN, other.encode().hex().upper())
+    for other_text in (f"x{text}", f"{text}x", "7", "12", "7.5", "1e5", "abc", "70", "2E30"):
+        assert not re.search(database_module.HEX_NUMBER_PATTERN, other_text.encode().hex().upper())

@@ -58,7 +58,7 @@ def test_large_strategy_pictures_are_thinned_with_note() -> None:
         assert "80 of 600 cells (1, 9, 16, …, 600)." in picture.note
 
 
-def test_strategy_picture_with_few_rows_draws_all_of_them() -> None:
+def test_strategy_picture_with_few_rows_draws_all() -> None:
     schema = Schema([Attribute.of_size("y", 90)])
     few_queries = Custom(predicates=["y < 10", "y < 40"])
     result = plan(Workload(schema).add("y", few_queries), Budget(pcost=1.0), "optimum")

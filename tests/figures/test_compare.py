@@ -60,8 +60,8 @@ def dots(picture: Picture) -> dict[str, float]:
 
 def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> None:
     picture = check_picture(ranking_picture(compared))
-    done = compared.frame[compared.frame["status"] == "ok"].set_index("mechanism")
-    near = done[done["gap"] <= 1.0]
+    plans = compared.frame[compared.frame["status"] == "ok"].set_index("mechanism")
+    near = plans[plans["gap"] <= 1.0]
     assert dots(picture) == pytest.approx(near["gap"].to_dict())
     assert min(dots(picture).values()) >= -1e-9
     low, high = picture.figure.layout.xaxis.range
@@ -76,7 +76,7 @@ def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> No
         assert title.replace("<br>", " ") == title_of(label)
         gap = gap_words(float(near["gap"][label])).replace(" over the bound", " over")
         assert numbers.endswith(f" counts, {gap}")
-    assert gap_words(float(done["gap"].iloc[0])) in picture.alt
+    assert gap_words(float(plans["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most accurate of 2 mechanisms")
     assert refusals(compared)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
     assert ranking(compared)["mechanism"].tolist() == ["querysmasher", "identity"]
@@ -170,7 +170,7 @@ def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
     )
 
 
-def test_bound_is_stated_in_note_table_caption_and_page(compared: Comparison) -> None:
+def test_bound_is_in_note_table_and_caption(compared: Comparison) -> None:
     workload, budget = example_workload(), Budget(pcost=0.7)
     text = f"{format_number(compared.bound)} counts"
     assert ranking_note(compared).startswith(f"Dashed: the bound, {text}.")
@@ -364,16 +364,18 @@ def test_label_of_options_contains_mechanism_name() -> None:
 
 def test_spreads_picture_matches_error_quantiles(plans: dict[str, Plan]) -> None:
     picture = check_picture(
-        spreads_picture({label: error_distribution(p) for label, p in plans.items()})
+        spreads_picture({label: error_distribution(result) for label, result in plans.items()})
     )
     spreads = comparison(example_workload(), Budget(pcost=0.7), list(plans)).spreads
     assert check_picture(spreads_picture(spreads)).alt == picture.alt
-    for label, p in plans.items():
-        stds = np.concatenate([np.sqrt(p.variances(i)) for i in range(len(p.workload.groups))])
+    for label, result in plans.items():
+        stds = np.concatenate(
+            [np.sqrt(result.variances(i)) for i in range(len(result.workload.groups))]
+        )
         exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0], method="inverted_cdf")
         np.testing.assert_allclose(picture.table[title_of(label)], exact)
-        drawn = next(t for t in picture.figure.data if t.legendgroup == label and t.mode == "lines")
-        np.testing.assert_allclose(np.asarray(drawn.x), np.sort(stds)[: len(drawn.x)])
+        line = next(t for t in picture.figure.data if t.legendgroup == label and t.mode == "lines")
+        np.testing.assert_allclose(np.asarray(line.x), np.sort(stds)[: len(line.x)])
     names = [t.name for t in picture.figure.data if t.showlegend is not False]
     assert names == [title_of(label) for label in plans]
 

@@ -80,7 +80,7 @@ def test_areas_picture_has_area_names_and_errors() -> None:
     assert "region" in picture.alt
 
 
-def test_error_grid_of_ranges_on_two_axes_proposes_one_axis() -> None:
+def test_error_grid_of_ranges_proposes_single_axis() -> None:
     schema = Schema([Attribute.of_size("day", 3), Attribute.of_size("age", 4)])
     workload = Workload(schema).add(("day", "age"), {"day": "prefix", "age": "range"})
     assert error_grid(workload, 0).note == (

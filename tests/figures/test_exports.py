@@ -40,7 +40,7 @@ def tables() -> dict[str, pd.DataFrame]:
     """Return tables of every exported kind, with names and labels that need escaping."""
     result: Plan = plan(WORKLOAD, Budget(pcost=1.0))
     compared = comparison(WORKLOAD, result.budget, ["querysmasher", "identity", "wff"])
-    drawn = {
+    pictures = {
         "ranking": ranking_picture(compared),
         "effort": effort_picture(compared),
         "where": where_picture(compared, WORKLOAD),
@@ -50,7 +50,7 @@ def tables() -> dict[str, pd.DataFrame]:
     }
     signs = pd.DataFrame({"sign": [f"{sign}x{sign}" for sign in [*LATEX, *HARD]]})
     numbers = pd.DataFrame({"number": [np.inf, np.nan, -1.5, 1e-9, 1e12]})
-    return {name: picture.table for name, picture in drawn.items()} | {
+    return {name: picture.table for name, picture in pictures.items()} | {
         "groups": group_table(result),
         "signs": signs,
         "numbers": numbers,

@@ -33,8 +33,8 @@ def test_ratio_picture_matches_plan_ratios(plans: dict[str, Plan]) -> None:
         np.testing.assert_allclose(picture.table["ratio"], ratio)
         trace = picture.figure.data[0]
         if trace.type == "heatmap":
-            shown = np.asarray(trace.z, dtype=float)
-            np.testing.assert_allclose(2.0 ** shown[~np.isnan(shown)], ratio)
+            drawn_ratios = np.asarray(trace.z, dtype=float)
+            np.testing.assert_allclose(2.0 ** drawn_ratios[~np.isnan(drawn_ratios)], ratio)
             assert trace.zmin == -trace.zmax
 
 
@@ -111,11 +111,11 @@ def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_losses_of_different_queries_are_refused(plans: dict[str, Plan]) -> None:
-    other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=1.0))
+    other_plan = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=1.0))
     with pytest.raises(PlanError, match="different queries"):
-        losses(plans["wff"], other)
+        losses(plans["wff"], other_plan)
     with pytest.raises(PlanError, match="different queries"):
-        ratio_picture({"a": plans["wff"], "b": other}, 0)
+        ratio_picture({"a": plans["wff"], "b": other_plan}, 0)
 
 
 def test_plan_diff_reports_request_and_groups() -> None:

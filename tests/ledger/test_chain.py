@@ -116,29 +116,30 @@ def test_spend_after_undetected_edit_uses_verified_rows(ledger, monkeypatch):
 
 
 def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
-    other, real, sealed = Ledger(ledger.path), Row.sealed, []
+    other_program = Ledger(ledger.path)
+    sealed_rows, seal = [], Row.sealed
     fill(ledger)
     ledger.status("adult")
 
     def recorded_seal(row, previous):
-        sealed.append(row.seq)
-        return real(row, previous)
+        sealed_rows.append(row.seq)
+        return seal(row, previous)
 
     monkeypatch.setattr(Row, "sealed", recorded_seal)
     uses = {
         "nothing new": lambda: ledger.status("adult"),
         "a spend": lambda: spend(ledger, attempt=4, pcost=0.01),
         "the next": lambda: spend(ledger, attempt=5, pcost=0.01),
-        "of another": lambda: other.status("adult"),
+        "of another": lambda: other_program.status("adult"),
         "opening": lambda: Ledger(ledger.path),
         "verify": ledger.verify,
     }
     hashed = {}
     for name, use in uses.items():
-        sealed.clear()
+        sealed_rows.clear()
         use()
-        hashed[name] = list(sealed)
-    # ``other`` was opened at 2 rows, `fill` added 7, and the two spends added 2
+        hashed[name] = list(sealed_rows)
+    # the other program was opened at 2 rows, `fill` added 7, and the two spends added 2
     all_rows = list(range(1, 12))
     assert hashed == {
         "nothing new": [],

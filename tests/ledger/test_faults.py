@@ -155,7 +155,7 @@ def test_spend_on_full_disk_grants_nothing(ledger, monkeypatch):
     assert [row.hash for row in rows] == [receipt.hash for receipt in receipts] != []
 
 
-def test_error_while_result_is_saved_says_that_budget_is_spent(ledger, monkeypatch):
+def test_failed_save_message_says_budget_is_spent(ledger, monkeypatch):
     def fail(*_, **__):
         raise sqlite3.OperationalError("disk I/O error")
 
@@ -170,7 +170,7 @@ def test_error_while_result_is_saved_says_that_budget_is_spent(ledger, monkeypat
     assert ledger.save_result(receipt=receipt, content=b"noisy").read_bytes() == b"noisy"
 
 
-def test_error_of_commit_leaves_open_whether_row_was_written(ledger, monkeypatch):
+def test_failed_commit_message_leaves_spend_open(ledger, monkeypatch):
     class Broken(sqlite3.Connection):
         def execute(self, statement, *values):
             if statement != "COMMIT":

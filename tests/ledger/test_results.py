@@ -48,12 +48,12 @@ def test_save_result_with_repeated_receipt_is_refused(ledger):
 
 
 def test_save_result_with_foreign_receipt_is_refused(ledger, tmp_path):
-    other = Ledger.create(tmp_path / "other.ledger")
-    other.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
-    foreign = spend(other)
+    other_ledger = Ledger.create(tmp_path / "other.ledger")
+    other_ledger.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
+    foreign_receipt = spend(other_ledger)
     spend(ledger)
     with pytest.raises(LedgerError, match="another ledger"):
-        ledger.save_result(receipt=foreign, content=b"noisy")
+        ledger.save_result(receipt=foreign_receipt, content=b"noisy")
     assert ledger.verify() == ()
 
 

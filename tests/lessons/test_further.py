@@ -114,7 +114,7 @@ def test_budget_of_person_scales_with_rows() -> None:
     assert table.loc[3, "standard error"] == pytest.approx(3 * table.loc[1, "standard error"])
 
 
-def test_budget_of_person_with_too_many_rows_is_refused() -> None:
+def test_person_budget_with_too_many_rows_is_refused() -> None:
     with pytest.raises(PlanError):
         person_budget(Budget(pcost=1.0), 21)
 
@@ -276,7 +276,7 @@ def test_error_bars_of_clipped_counts_end_at_zero() -> None:
     assert above[0] > below[0]
 
 
-def test_axis_of_caps_ends_at_smallest_and_largest_cap() -> None:
+def test_axis_of_caps_picture_covers_all_caps() -> None:
     low, high = caps_picture(Budget(pcost=0.01), 3).figure.layout.xaxis.range
     assert CAPS[0] - 1 < low < CAPS[0]
     assert CAPS[-1] < high < CAPS[-1] + 1

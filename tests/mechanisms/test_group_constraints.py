@@ -64,16 +64,13 @@ def test_keep_limits_error_increase_of_each_group(workload: Workload, share: flo
     uniform, free = build_plan(workload), build_plan(workload, centers="tuned")
     constrained = build_plan(workload, centers="tuned", keep=share)
     assert error_increases(constrained, uniform).max() <= share + 1e-6
-    assert (
-        free.weighted_rmse * (1.0 - 1e-6)
-        <= constrained.weighted_rmse
-        < 0.98 * uniform.weighted_rmse
-    )
+    assert constrained.weighted_rmse >= free.weighted_rmse * (1.0 - 1e-6)
+    assert constrained.weighted_rmse < 0.98 * uniform.weighted_rmse
     assert constrained.pcost <= BUDGET.pcost
     assert 0.0 <= constrained.certificate.gap < 1e-3
-    again = load_plan(constrained.to_json())
-    assert again.to_json() == constrained.to_json()
-    assert again.certificate.gap == constrained.certificate.gap
+    loaded = load_plan(constrained.to_json())
+    assert loaded.to_json() == constrained.to_json()
+    assert loaded.certificate.gap == constrained.certificate.gap
 
 
 def test_tuned_centers_statement_mentions_less_accurate_groups() -> None:
@@ -116,9 +113,9 @@ def test_emphasis_of_groups_preserves_query_weights() -> None:
     weights = np.arange(1.0, len(workload.groups) + 1.0)
     emphasis = Emphasis.of_groups(workload, weights.tolist())
     emphasis.check(workload)
-    heavier = emphasis.apply(workload).groups
-    assert [g.weight for g in heavier] == weights[:-1].tolist()
-    assert [g.key for g in heavier] == [g.key for g in workload.groups[:-1]]
+    groups = emphasis.apply(workload).groups  # without the last one, which has the weight 0
+    assert [group.weight for group in groups] == weights[:-1].tolist()
+    assert [group.key for group in groups] == [group.key for group in workload.groups[:-1]]
 
 
 def test_load_plan_exceeded_limits_is_refused() -> None:

@@ -79,17 +79,20 @@ def test_sensitivity_matches_published_column_norms(n):
 @pytest.mark.parametrize("branching", [2, 3, 4])
 def test_hierarchy_rows_form_balanced_tree(n, branching):
     rows = hierarchy(n, branching)
-    runs = {tuple(np.flatnonzero(row)) for row in rows}
-    assert len(runs) == len(rows)
-    assert {tuple(range(n)), *((c,) for c in range(n))} <= runs
-    for run in runs:
-        assert run == tuple(range(run[0], run[-1] + 1))
-        inside = [r for r in runs if set(r) < set(run)]
-        parts = [r for r in inside if not any(set(r) < set(other) for other in inside)]
-        if len(run) > 1:
-            assert sorted(itertools.chain(*parts)) == list(run)
-            assert len(parts) == min(branching, len(run))
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    nodes = {tuple(np.flatnonzero(row)) for row in rows}  # the cells that each row counts
+    assert len(nodes) == len(rows)
+    root, leaves = tuple(range(n)), [(cell,) for cell in range(n)]
+    assert {root, *leaves} <= nodes
+    for node in nodes:
+        assert node == tuple(range(node[0], node[-1] + 1))
+        if len(node) > 1:
+            below = [cells for cells in nodes if set(cells) < set(node)]
+            children = [
+                cells for cells in below if not any(set(cells) < set(larger) for larger in below)
+            ]
+            assert sorted(itertools.chain(*children)) == list(node)
+            assert len(children) == min(branching, len(node))
+            assert max(map(len, children)) - min(map(len, children)) <= 1
     assert len(hierarchy(n, branching, root=False)) == max(len(rows) - 1, 1)
 
 
@@ -118,9 +121,8 @@ def test_greedy_hierarchy_is_not_worse_than_published_rule(seed, noise):
     W = rng.integers(0, 2, (9, int(rng.integers(2, 20)))).astype(float)
     gram = W.T @ W
     published = greedy_hierarchy(gram, noise, squared=True, discount=0.5**0.5)
-    assert brute_error(greedy_hierarchy(gram, noise), W, noise) <= brute_error(
-        published, W, noise
-    ) * (1 + 1e-9)
+    published_error = brute_error(published, W, noise)
+    assert brute_error(greedy_hierarchy(gram, noise), W, noise) <= published_error * (1 + 1e-9)
 
 
 def explicit_marginals(sizes, sets):
@@ -160,18 +162,19 @@ def test_data_cube_covers_requested_marginals(limit, noise):
     requested = [axes for k in range(4) for axes in itertools.combinations(range(4), k)]
     chosen = data_cube(sizes, requested, noise, limit=limit)
     for axes in requested:
-        covers = [
-            math.prod(sizes[i] for i in big if i not in axes)
-            for big in chosen
-            if set(axes) <= set(big)
+        # how many measured cells are added up for a cell of the requested marginal
+        summed_cells = [
+            math.prod(sizes[axis] for axis in measured if axis not in axes)
+            for measured in chosen
+            if set(axes) <= set(measured)
         ]
-        assert covers
-        assert min(covers) <= (limit or 10_000)
+        assert summed_cells
+        assert min(summed_cells) <= (limit or 10_000)
     assert set(chosen) <= set(requested)
     if limit is None:
         chosen_error = marginals_error(sizes, requested, chosen, noise)
-        for one in (1, 2, 4, 6, 24):
-            other = data_cube(sizes, requested, noise, limit=one)
+        for other_limit in (1, 2, 4, 6, 24):
+            other = data_cube(sizes, requested, noise, limit=other_limit)
             assert chosen_error <= marginals_error(sizes, requested, other, noise) * (1 + 1e-9)
 
 

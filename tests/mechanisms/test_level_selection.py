@@ -27,7 +27,7 @@ from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.families import family
 
 
-def workload(name, *sizes):
+def query_rows(name, *sizes):
     """Return the query matrix of a family of queries on each axis."""
     rows = np.ones((1, 1))
     for n in sizes:
@@ -43,12 +43,12 @@ def random_rows(seed, cells=None):
 
 
 WORKLOADS = {
-    "range": (workload("range", 13), (13,)),
-    "prefix": (workload("prefix", 16), (16,)),
-    "two axes": (workload("range", 5, 4), (5, 4)),
-    "three axes": (workload("prefix", 3, 2, 3), (3, 2, 3)),
+    "range": (query_rows("range", 13), (13,)),
+    "prefix": (query_rows("prefix", 16), (16,)),
+    "two axes": (query_rows("range", 5, 4), (5, 4)),
+    "three axes": (query_rows("prefix", 3, 2, 3), (3, 2, 3)),
     "one cell": (np.array([[2.0]]), (1,)),
-    "an axis of one cell": (workload("range", 6, 1), (6, 1)),
+    "an axis of one cell": (query_rows("range", 6, 1), (6, 1)),
     "no queries": (np.zeros((1, 5)), (5,)),
     "signed": (random_rows(3, 12), (12,)),
 }
@@ -105,36 +105,38 @@ def test_level_splits_gains_match_explicit_inverses(name):
     gram = W.T @ W
     rng = np.random.default_rng(1)
     A = rng.standard_normal((len(gram), len(gram)))
-    X = np.eye(len(gram)) + A.T @ A
-    R = np.linalg.inv(X)
-    half = sizes[0] // 2
-    boxes = np.array(
-        [[[0] * len(sizes), [half, *sizes[1:]]], [[half, *[0] * (len(sizes) - 1)], list(sizes)]]
+    precision = np.eye(len(gram)) + A.T @ A  # of the levels before this one
+    inverse = np.linalg.inv(precision)
+    # the level has two boxes (corners: first cell, cell after the last), halves of the first axis
+    lower_half, upper_half = np.zeros((2, 2, len(sizes)), dtype=int)
+    lower_half[1] = upper_half[1] = sizes
+    lower_half[1, 0] = upper_half[0, 0] = sizes[0] // 2
+    level = search.Level(
+        inverse, inverse @ gram @ inverse, np.array([lower_half, upper_half]), sizes
     )
-    level = search.Level(R, R @ gram @ R, boxes, sizes)
 
-    def error(level_boxes):
-        P = search.indicator(np.array(level_boxes), sizes).toarray()
-        return np.sum(gram * np.linalg.inv(X + P.T @ P))
+    def error(*boxes):
+        P = search.indicator(np.array(boxes), sizes).toarray()
+        return np.sum(gram * np.linalg.inv(precision + P.T @ P))
 
-    before = error(boxes)
-    assert np.sum(gram * R) - level.gain == pytest.approx(before, rel=1e-9)
-    gains, children = level.splits(R, R @ gram @ R)
-    for k in range(2):
+    error_before = error(lower_half, upper_half)
+    assert np.sum(gram * inverse) - level.gain == pytest.approx(error_before, rel=1e-9)
+    gains, children = level.splits(inverse, inverse @ gram @ inverse)
+    for k, (box, other_box) in enumerate([(lower_half, upper_half), (upper_half, lower_half)]):
         splits = []
         for axis in range(len(sizes)):
-            for cut in range(boxes[k, 0, axis] + 1, boxes[k, 1, axis]):
-                first, second = boxes[k].copy(), boxes[k].copy()
+            for cut in range(box[0, axis] + 1, box[1, axis]):
+                first, second = box.copy(), box.copy()
                 first[1, axis] = second[0, axis] = cut
-                splits.append((before - error([boxes[1 - k], first, second]), first, second))
-        best = max(splits, key=lambda t: t[0])
-        assert gains[k] == pytest.approx(max(best[0], 0.0), rel=1e-7, abs=1e-9)
-        if best[0] > 1e-9:
-            np.testing.assert_array_equal(children[k], best[1:])
+                splits.append((error_before - error(other_box, first, second), first, second))
+        best_gain, *best_children = max(splits, key=lambda split: split[0])
+        assert gains[k] == pytest.approx(max(best_gain, 0.0), rel=1e-7, abs=1e-9)
+        if best_gain > 1e-9:
+            np.testing.assert_array_equal(children[k], best_children)
 
 
 def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
-    W = workload("range", 24)
+    W = query_rows("range", 24)
     gram = W.T @ W
     strategy = level_selection(gram, options=LevelOptions(patience=1, levels=40))
     # number of levels that contain each box
@@ -144,23 +146,20 @@ def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     assert np.dot(copies, lengths) == 24 * strategy.levels
     # Compute the inverse anew after every level; the error must not change.
     monkeypatch.setattr(search, "LEVELS_PER_INVERSE", 1)
-    assert level_selection(
-        gram, options=LevelOptions(patience=1, levels=40)
-    ).error == pytest.approx(strategy.error, rel=1e-9)
+    refreshed = level_selection(gram, options=LevelOptions(patience=1, levels=40))
+    assert refreshed.error == pytest.approx(strategy.error, rel=1e-9)
 
 
 def test_level_options_patience_and_limits():
-    W = workload("range", 32)
+    W = query_rows("range", 32)
     gram = W.T @ W
-    plain = level_selection(gram, options=LevelOptions(patience=0))
-    assert level_selection(gram, options=LevelOptions(patience=2)).error <= plain.error * (
-        1 + 1e-12
-    )
-    assert level_selection(gram, options=PUBLISHED).error <= plain.error * (1 + 1e-12)
+    patience_0 = level_selection(gram, options=LevelOptions(patience=0))
+    for options in (LevelOptions(patience=2), PUBLISHED):
+        assert level_selection(gram, options=options).error <= patience_0.error * (1 + 1e-12)
     short = level_selection(gram, options=LevelOptions(levels=3))
     assert short.levels == 3
     assert "3 levels" in short.status
-    assert plain.error < short.error < np.trace(gram)
+    assert patience_0.error < short.error < np.trace(gram)
     late = level_selection(gram, options=LevelOptions(deadline=planning_time() - 1))
     assert "time limit" in late.status
     assert late.error == pytest.approx(np.trace(gram))
@@ -170,63 +169,57 @@ def test_level_options_patience_and_limits():
         options=LevelOptions(patience=0, watch=lambda levels, gap: progress.append((levels, gap))),
     )
     assert [levels for levels, _ in progress] == list(range(2, len(progress) + 2))
-    assert progress[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
+    _, last_gap = progress[-1]
+    assert last_gap == pytest.approx(math.sqrt(patience_0.error / patience_0.bound) - 1, rel=1e-6)
 
 
 def test_merge_cells_joins_equal_columns():
     W = np.array([[1.0, 1, 0, 2, 0], [0, 0, 3, 1, 3]])
+    different_columns = W[:, [0, 2, 3]]
     labels, gram = merge_cells(W.T @ W)
     np.testing.assert_array_equal(labels, [0, 0, 1, 2, 1])
-    np.testing.assert_allclose(gram, W[:, [0, 2, 3]].T @ W[:, [0, 2, 3]])
-    singular = np.linalg.svd(W[:, [0, 2, 3]], compute_uv=False)
-    assert svd_bound(W.T @ W) == pytest.approx(singular.sum() ** 2 / 3)
+    np.testing.assert_allclose(gram, different_columns.T @ different_columns)
+    singular_values = np.linalg.svd(different_columns, compute_uv=False)
+    assert svd_bound(W.T @ W) == pytest.approx(singular_values.sum() ** 2 / 3)
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 5), (6,)])
 def test_separate_axes_error_matches_full_domain(sizes):
-    rows = [workload("prefix", n) for n in sizes]
-    strategy = separate_axes([W.T @ W for W in rows])
+    queries = [query_rows("prefix", n) for n in sizes]  # of each axis
+    strategy = separate_axes([W.T @ W for W in queries])
     assert strategy.total + sum(strategy.shares) == pytest.approx(1)
 
-    def lifted(axis, rows):
-        out = np.ones((1, 1))
+    def on_full_domain(axis, rows):
+        full_rows = np.ones((1, 1))
         for i, n in enumerate(sizes):
-            out = np.kron(out, rows if i == axis else np.ones((1, n)))
-        return out
+            full_rows = np.kron(full_rows, rows if i == axis else np.ones((1, n)))
+        return full_rows
 
-    A = [math.sqrt(strategy.total) * np.ones((1, math.prod(sizes)))]
-    A += [
-        math.sqrt(s) * lifted(i, p.rows)
-        for i, (s, p) in enumerate(zip(strategy.shares, strategy.parts, strict=True))
-    ]
-    W = np.concatenate([lifted(i, queries) for i, queries in enumerate(rows)])
-    stacked = np.concatenate(A)
-    np.testing.assert_allclose(np.sum(stacked**2, axis=0), 1, rtol=1e-9)
-    assert strategy.error == pytest.approx(np.sum((W @ np.linalg.pinv(stacked)) ** 2), rel=1e-7)
-    even = np.array([1.0 / len(sizes)] * len(sizes))
-    assert strategy.error <= sum(p.error / s for p, s in zip(strategy.parts, even, strict=True)) * (
-        1 + 1e-6
-    )
+    strategy_rows = [math.sqrt(strategy.total) * np.ones((1, math.prod(sizes)))]
+    for axis, (share, part) in enumerate(zip(strategy.shares, strategy.parts, strict=True)):
+        strategy_rows.append(math.sqrt(share) * on_full_domain(axis, part.rows))
+    A = np.concatenate(strategy_rows)
+    W = np.concatenate([on_full_domain(axis, rows) for axis, rows in enumerate(queries)])
+    np.testing.assert_allclose(np.sum(A**2, axis=0), 1, rtol=1e-9)
+    assert strategy.error == pytest.approx(np.sum((W @ np.linalg.pinv(A)) ** 2), rel=1e-7)
+    error_with_even_shares = len(sizes) * sum(part.error for part in strategy.parts)
+    assert strategy.error <= error_with_even_shares * (1 + 1e-6)
 
 
 def test_separate_axes_error_is_close_to_full_search():
-    n = 6
-    one, other = (
-        np.kron(workload("range", n), np.ones((1, n))),
-        np.kron(np.ones((1, n)), workload("range", n)),
-    )
-    W = np.concatenate([one, other])
-    ranges = workload("range", n)
-    separated = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
-    assert svd_bound(W.T @ W) <= separated.error * (1 + 1e-9)
-    assert separated.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
+    n, options = 6, LevelOptions(patience=1)
+    ranges, all_cells = query_rows("range", n), np.ones((1, n))
+    separate = separate_axes([ranges.T @ ranges] * 2, options)
+    W = np.concatenate([np.kron(ranges, all_cells), np.kron(all_cells, ranges)])
+    assert svd_bound(W.T @ W) <= separate.error * (1 + 1e-9)
+    assert separate.error <= 1.1 * level_selection(W.T @ W, (n, n), options).error
 
 
 @pytest.mark.parametrize(
     ("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)]
 )
 def test_interval_strategy_matches_explicit_matrices(n, groups):
-    W = workload("range", n)
+    W = query_rows("range", n)
     strategy = interval_strategy(W.T @ W, groups)
     np.testing.assert_allclose(np.sum(strategy.rows**2, axis=0), 1, rtol=1e-9)
     assert strategy.error == pytest.approx(brute_error(strategy.rows, W), rel=1e-8)
@@ -309,5 +302,5 @@ def test_sample_ranges_are_distinct_ranges_of_band():
     rows = sample_ranges((4, 3), 30, 0.2, 0.8)
     assert len(np.unique(rows, axis=0)) == len(rows) == 30
     assert 0.2 < rows.mean(axis=1).min() <= rows.mean(axis=1).max() <= 0.8
-    every = {row.tobytes() for row in workload("range", 4, 3)}
-    assert all(row.tobytes() in every for row in rows)
+    all_ranges = {row.tobytes() for row in query_rows("range", 4, 3)}
+    assert all(row.tobytes() in all_ranges for row in rows)

@@ -85,12 +85,13 @@ def test_plan_random_workload_matches_explicit_matrices(workload, case):
 @pytest.mark.parametrize("scale", [1e-15, 1e-13, 1e-11, 1e-9, 1e-6])
 def test_plan_light_queries_are_exact_or_refused(scale):
     schema = shapes.numeric(4, 3)
-    light = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=scale)
-    small = Workload(schema).add(
+    light_group = Workload(schema).add(("a", "b"), "affine")
+    light_group = light_group.add(("a", "b"), "marginal", weight=scale)
+    heavy_cell = Workload(schema).add(
         "a", Custom([[1 / scale, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [1, 1, 1, 1]])
     )
-    shifted = Workload(schema).add("b", Custom([[1 / scale] * 3, [1, 0, 0]]))
-    for workload in (light, small, shifted):
+    heavy_total = Workload(schema).add("b", Custom([[1 / scale] * 3, [1, 0, 0]]))
+    for workload in (light_group, heavy_cell, heavy_total):
         try:
             result = plan(workload, Budget(pcost=1.0))
         except PlanError as error:

@@ -49,7 +49,7 @@ def wide_sums() -> Workload:
         ("lsa", Workload(shapes.numeric(3_143)).add("a", "prefix")),
     ],
 )
-def test_plan_too_short_time_limit_is_refused_at_once(
+def test_too_short_time_limit_is_refused_before_search(
     mechanism: str, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for method in (DualProblem, LevelPart):
@@ -91,7 +91,7 @@ def test_maximise_large_problem_is_not_evaluated_after_deadline(
     monkeypatch.setattr(dual_solver, "MIN_SLOW_BLOCK", 8)
     monkeypatch.setattr(DualProblem, "evaluate", lambda *_: pytest.fail("an evaluation began"))
     mass, ending = problem.maximise(late)
-    assert (ending, status) == ("stopped at the time limit",) * 2
+    assert status == ending == "stopped at the time limit"
     np.testing.assert_allclose(mass, expected, rtol=1e-15)
 
 
@@ -162,7 +162,7 @@ def counted(function: Any, calls: Counter[str], name: str) -> Any:
     return call
 
 
-def test_plan_joint_cost_gives_its_deadline_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_passes_time_limit_to_independent_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(5).integers(-2, 3, (2, 20))
     workload = Workload(shapes.numeric(5, 4)).add(("a", "b"), Custom(rows))
     seconds_left = []
@@ -174,8 +174,9 @@ def test_plan_joint_cost_gives_its_deadline_to_the_bound(monkeypatch: pytest.Mon
     monkeypatch.setattr(residual_base, "independent_bound", bound)
     assert plan(workload, ONE, time_limit=50.0, cache=False).joint
     assert plan(workload, ONE, cache=False).joint
-    assert 0.0 < seconds_left[0] < 1.2 * 50.0
-    assert seconds_left[1] == math.inf
+    with_limit, without_limit = seconds_left
+    assert 0.0 < with_limit < 1.2 * 50.0
+    assert without_limit == math.inf
 
 
 def test_quick_bound_wide_attribute_evaluates_few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def random_pair_queries(*cells: int, count: int) -> Workload:
     return Workload(shapes.numeric(*cells)).add(("a", "b"), Random(seed=1, count=count))
 
 
-def test_uniform_search_ends_early_only_for_union_that_fits() -> None:
+def test_uniform_search_ends_early_for_fitting_union() -> None:
     """2 s are too short for a union of all spaces; 1,000 s are enough for both searches."""
     tuned, workload = QuerySmasher(centers="tuned"), random_pair_queries(60, 60, count=500)
     ends_early = {
@@ -230,7 +231,7 @@ def test_uniform_search_ends_early_only_for_union_that_fits() -> None:
 
 
 @pytest.mark.parametrize("has_union", [True, False])
-def test_uniform_search_that_ends_early_leaves_time_for_better_plans(
+def test_early_end_of_uniform_search_improves_plan(
     has_union: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = random_pair_queries(12, 10, count=30)
@@ -285,12 +286,12 @@ def test_search_leaves_time_for_the_strategies_after_it(monkeypatch: pytest.Monk
         return solve(solver, sub)
 
     def slow_forecast(solver: SubworkloadSolver, subs: Sequence[Subworkload]) -> list[Cost]:
-        return [replace(c, least_seconds=1.0) for c in forecast_spaces(solver, subs)]
+        return [replace(cost, least_seconds=1.0) for cost in forecast_spaces(solver, subs)]
 
     monkeypatch.setattr(SubworkloadSolver, "solve", recorded_solve)
     monkeypatch.setattr(SubworkloadSolver, "forecast", slow_forecast)
     plan(Workload(shapes.numeric(5, 4)).add(("a", "b"), "affine"), ONE, time_limit=50, cache=False)
-    assert np.diff(deadlines) == pytest.approx([1.0] * 3)
+    assert np.diff(deadlines) == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_too_short_time_limit_computes_no_gram(
