@@ -24,7 +24,7 @@ from benchmarks.row_file import RowFile
 from benchmarks.tuned import cube
 from benchmarks.tuned import rows as tuned_rows
 from engine.analysis import ROWS
-from engine.analysis.paper_results import standard_workload
+from engine.analysis.certificates import standard_workload
 from engine.bounds.lower_bounds import exact_bound, global_bound, small_domain
 from engine.mechanisms import plan
 from engine.privacy import Budget

@@ -31,8 +31,8 @@ import numpy as np
 
 from benchmarks import options, table
 from benchmarks.interval_strategies import IntervalQueries, circulant_error, p_identity_search
-from engine.analysis.paper_results import SCHEMAS, WAYS
-from engine.analysis.paper_results import PublishedRow as Published
+from engine.analysis.certificates import SCHEMAS, WAYS
+from engine.analysis.certificates import PublishedRow as Published
 from engine.mechanisms.hdmm import Lattice, best_of, lattice_of, marginal_svd_bound, residual_traces
 from engine.mechanisms.hierarchical import svd_bound
 from engine.mechanisms.kronecker import (

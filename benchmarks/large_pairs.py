@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from benchmarks import options, peak_megabytes, run_in_new_process, table
-from engine.analysis.paper_results import standard_workload
+from engine.analysis.certificates import standard_workload
 from engine.mechanisms import forecast, load_plan, plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload

@@ -31,7 +31,7 @@ import scipy
 from benchmarks import options
 from benchmarks.row_file import RowFile
 from engine._arrays import Array
-from engine.analysis.paper_results import standard_workload
+from engine.analysis.certificates import standard_workload
 from engine.bounds.lower_bounds import global_bound
 from engine.mechanisms import plan
 from engine.privacy import Budget

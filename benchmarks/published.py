@@ -16,7 +16,7 @@ import time
 
 from benchmarks import one_thread, options, peak_megabytes, table
 from engine.analysis import ROWS
-from engine.analysis.paper_results import SCHEMAS, PublishedRow, standard_workload
+from engine.analysis.certificates import SCHEMAS, PublishedRow, standard_workload
 from engine.mechanisms import plan
 from engine.privacy import Budget
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 from benchmarks import options, table
-from engine.analysis.paper_results import WAYS, standard_workload
+from engine.analysis.certificates import WAYS, standard_workload
 from engine.errors import EngineError
 from engine.mechanisms import plan
 from engine.privacy import Budget

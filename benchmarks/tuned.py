@@ -13,7 +13,7 @@ import time
 
 import demo_data
 from benchmarks import options, peak_megabytes, run_in_new_process, table
-from engine.analysis.paper_results import SIZES, WAYS, published_rmse
+from engine.analysis.certificates import SIZES, WAYS, published_rmse
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload

@@ -10,7 +10,8 @@ from engine._format import pluralize
 from engine.analysis.ad_hoc_queries import add_truth
 from engine.mechanisms import plan
 from engine.release import measure
-from engine.workload import Levels, Schema, Workload, integer_bins
+from engine.workload import Levels, Schema, Workload
+from engine.workload.attribute import query_texts
 from pages.parts.jobs import plans
 from pages.parts.schema import grid
 from pages.parts.shell import (
@@ -85,7 +86,7 @@ def example() -> Any:
     answers = add_truth(
         measurement.answers(number), example_plan, number, 0, demo_data.tables()[EXAMPLE]
     )
-    texts = integer_bins.query_texts(workload.schema.attributes, answers["query"])
+    texts = query_texts(workload.schema.attributes, answers["query"])
     return answers.assign(query=texts)
 
 

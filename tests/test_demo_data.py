@@ -14,7 +14,8 @@ import demo_data
 from demo_data import make_panel, make_schemas, make_states, make_survey, make_synthetic
 from demo_data.make_synthetic import synthetic
 from engine.records import count_marginals
-from engine.workload import Attribute, Schema, Workload, integer_bins
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.attribute import domain_text
 
 PAPERS = {
     "adult": ([42, 16, 15, 9, 7, 6, 5, 2, 2], [100, 100, 100, 99, 85]),
@@ -267,4 +268,4 @@ def test_survey_days_of_news_end_with_last_possible_value() -> None:
     schema = load("survey")
     workload = Workload(schema).add("tv_news_days", "prefix")
     assert workload.describe_in_group(0, 7) == "tv_news_days <= 7"
-    assert integer_bins.domain_text(schema["tv_news_days"]) == "0, 1, … 7 (8 values)"
+    assert domain_text(schema["tv_news_days"]) == "0, 1, … 7 (8 values)"

@@ -15,8 +15,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.plans.blocks import is_on_curve
-from engine.privacy import Budget
-from engine.privacy.budget import MAX_GRID_LOAD, MAX_GRID_STEP, discrete_log_delta
+from engine.privacy import MAX_GRID_LOAD, MAX_GRID_STEP, Budget, discrete_log_delta
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 

@@ -18,8 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from engine.errors import BudgetError
-from engine.privacy import Budget
-from engine.privacy.budget import gaussian_log_delta, mu_of_guess
+from engine.privacy import Budget, gaussian_log_delta, mu_of_guess
 
 PI = Decimal(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"

@@ -18,19 +18,26 @@ from engine.analysis.ad_hoc_queries import (
 )
 from engine.analysis.certificates import (
     BIAS_NOTE,
+    ROWS,
     above_best,
     bound_text,
     certificate_text,
     gap_text,
     mechanism_bound,
+    results_table,
     short_bound_text,
     short_certificate_text,
 )
 from engine.analysis.compare import (
+    SAMPLED,
     compare,
     comparison,
     expected_wait_text,
+    losses,
     partial_comparison,
+    plan_diff,
+    single_groups_text,
+    summary,
 )
 from engine.analysis.error_targets import (
     budget_for,
@@ -47,23 +54,19 @@ from engine.analysis.error_targets import (
     two_digits,
     within_text,
 )
-from engine.analysis.hidden_errors import (
+from engine.analysis.quality import (
+    NoiseScale,
     WeightProposal,
+    budget_for_quality,
     hidden_groups,
     hidden_text,
     proposal_text,
     propose_weights,
-    raise_weights,
-)
-from engine.analysis.paper_results import ROWS, results_table
-from engine.analysis.plan_comparison import SAMPLED, losses, plan_diff, single_groups_text, summary
-from engine.analysis.relative_error import (
-    NoiseScale,
-    budget_for_quality,
     publishable_by_group,
     publishable_text,
     quality_by_group,
     quality_shares,
+    raise_weights,
 )
 from engine.analysis.variance_breakdown import (
     breakdown,

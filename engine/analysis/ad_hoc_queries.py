@@ -22,7 +22,7 @@ from engine.plans import Plan
 from engine.records import count_marginals
 from engine.release import Measurement, apply_group, quantile
 from engine.workload import Attribute, Custom, Schema, Workload
-from engine.workload.integer_bins import query_texts
+from engine.workload.attribute import query_texts
 from engine.workload.predicates import named_in
 
 if TYPE_CHECKING:

@@ -21,8 +21,12 @@ from engine._arrays import Array
 from engine._format import pluralize
 from engine.errors import LimitExceeded, PlanError
 from engine.plans import Plan
-from engine.plans.group_variance import GroupVariance, VarianceTerm
-from engine.plans.linear_variances import LinearVariances, linear_variances
+from engine.plans.group_variance import (
+    GroupVariance,
+    LinearVariances,
+    VarianceTerm,
+    linear_variances,
+)
 from engine.progress import Progress, progress_reporter
 from engine.records import count_marginals
 from engine.release import apply_group, measure, quantile

@@ -1,27 +1,32 @@
-"""Decomposition of variances into the contributions of residual spaces.
+"""Decomposition of variances into the contributions of residual spaces; errors of areas.
 
 A residual space is the part of a table that no smaller attribute set contains.  The variance of a
 query is a sum over the residual spaces of all subsets of its attributes.  To lower the term of a
 subset, raise the weight of the group on this subset, or use coarser cells or fewer attribute sets.
+
+`area_errors` returns the standard errors of the areas at one level of a hierarchy, such as all
+states.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from engine._values import cached_on_value
 from engine.analysis.ad_hoc_queries import find_groups, table_names
 from engine.errors import NotAnswerable, PlanError
 from engine.plans import Plan
 from engine.plans.group_variance import GroupVariance
+from engine.workload.level_queries import LevelQueries
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 EQUAL_ERROR_TOLERANCE = 1e-6  # relative; more than the effect of rounding noise to its grid
 MAX_QUERIES_SEARCHED = 2_000_000  # largest group that `worst_query` searches
@@ -284,3 +289,71 @@ def even_error(plan: Plan, group: int) -> float | None:
 def worst_error(plan: Plan) -> float:
     """Return the largest standard error of a query, in counts, as in `group_table`."""
     return math.sqrt(max(plan.largest))
+
+
+MAX_ENTRIES = 2_000_000  # variances that are computed at once, at least those of one area
+
+
+@cached_on_value
+def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
+    """Return a table of the standard errors of the areas at one level of a hierarchy.
+
+    There is one row per area, the least accurate area first.  Columns: area (its index), label,
+    RMSE and largest standard error over the queries on this area, in counts.
+    """
+    variances, areas = plan.group_variance(group), len(level.labels)
+    other_axes = tuple(axis for axis in range(len(level.counts)) if axis != level.part)
+    # The areas are evaluated in steps that limit the memory.
+    step = max(1, MAX_ENTRIES // level.per_area)
+    mean, largest = np.zeros(areas), np.zeros(areas)
+    for first in range(0, areas, step):
+        end = min(first + step, areas)
+        index = [range(count) for count in level.counts]
+        index[level.part] = range(level.start + first, level.start + end)
+        values = variances.at(tuple(index))
+        mean[first:end] = values.mean(axis=other_axes)
+        largest[first:end] = values.max(axis=other_axes)
+    table = pd.DataFrame(
+        {
+            "area": np.arange(areas),
+            "label": level.labels,
+            "RMSE": np.sqrt(mean),
+            "largest standard error": np.sqrt(largest),
+        }
+    )
+    return sorted_by_error(table)
+
+
+def find_areas(table: pd.DataFrame, level: LevelQueries, text: str) -> pd.DataFrame:
+    """Return the rows of a table of `area_errors` whose label contains a text, ignoring case."""
+    return table[table["area"].isin(level.find(text))].reset_index(drop=True)
+
+
+def level_page(
+    read: Callable[[int, int], pd.DataFrame],
+    level: LevelQueries,
+    areas: Sequence[int],
+    start: int = 0,
+    stop: int | None = None,
+) -> pd.DataFrame:
+    """Return a table of some of the queries on chosen areas of a level.
+
+    Parameters
+    ----------
+    read : function that returns the rows of the queries ``first:end`` of the group.
+    areas : indices of the chosen areas.
+    start, stop : slice of the queries on the chosen areas, in the order of `LevelQueries.numbers`;
+        by default all of these queries.
+    """
+    end = len(areas) * level.per_area if stop is None else stop
+    return read_runs(read, level.runs(areas, start, end))
+
+
+def read_runs(
+    read: Callable[[int, int], pd.DataFrame], runs: Sequence[tuple[int, int]]
+) -> pd.DataFrame:
+    """Return one table of the queries of a group in several ranges (first, exclusive end).
+
+    ``read`` is a function that returns the rows of the queries ``first:end`` of the group.
+    """
+    return pd.concat([read(*run) for run in runs or [(0, 0)]], ignore_index=True)

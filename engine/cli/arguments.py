@@ -33,8 +33,7 @@ from engine.mechanisms import MECHANISMS, label_of, variants
 from engine.mechanisms.base import Mechanism, PlanOptions
 from engine.mechanisms.registry import LIMITS, checked_options, implied_options
 from engine.plans import Plan
-from engine.privacy import ADD_REMOVE, Budget
-from engine.privacy.budget import NEIGHBOURS
+from engine.privacy import ADD_REMOVE, NEIGHBOURS, Budget
 from engine.records import SheetFile, TextFile, named_table
 from engine.records.counts import COUNTS_ENDING
 from engine.records.subprocess_readers import SHEET_ENDINGS, sheet_text

@@ -206,7 +206,7 @@ class _Version(argparse.Action):
 # Maps the names of some commands to the module and the function that add these commands to the
 # parser.
 _GROUPS: dict[tuple[str, ...], tuple[str, str]] = {
-    ("schema",): ("engine.cli.schema", "add_schema_command"),
+    ("schema",): ("engine.cli.plan", "add_schema_command"),
     ("plan", "forecast", "compare", "show"): ("engine.cli.plan", "add_plan_commands"),
     ("release", "rehearse", "check"): ("engine.cli.release", "add_release_commands"),
     ("count", "counts"): ("engine.cli.release", "add_count_commands"),

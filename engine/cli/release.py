@@ -38,7 +38,7 @@ from engine.cli.output import (
     number,
     whole_number,
 )
-from engine.common_mechanism.two_stage_io import counts_for_steps
+from engine.common_mechanism.stepwise import counts_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
 from engine.ledger import Ledger, release_key
 from engine.publish import write_answers, write_package

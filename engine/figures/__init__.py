@@ -30,20 +30,18 @@ from engine.figures.domain import (
     range_picture,
     rows_picture,
 )
-from engine.figures.errors import (
-    areas_picture,
-    error_picture,
-    has_map,
-    pairs_picture,
-    spread_picture,
-)
 from engine.figures.plans import (
+    areas_picture,
     breakdown_picture,
     budget_picture,
     distance_picture,
+    error_picture,
+    has_map,
     interval_picture,
+    pairs_picture,
     plan_caption,
     quality_picture,
+    spread_picture,
 )
 from engine.figures.release import (
     answers_picture,

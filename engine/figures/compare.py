@@ -28,9 +28,8 @@ from engine._format import (
     pluralize,
 )
 from engine.analysis import table_names
-from engine.analysis.compare import Comparison
+from engine.analysis.compare import Comparison, check_same_queries, ratios
 from engine.analysis.error_distribution import ErrorDistribution
-from engine.analysis.plan_comparison import check_same_queries, ratios
 from engine.figures.base import (
     GREY,
     LEGEND,
@@ -48,7 +47,7 @@ from engine.figures.base import (
     set_margins,
     wrap_label,
 )
-from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
+from engine.figures.plans import QUANTILES, error_grid, grid_figure, spread_axes
 from engine.mechanisms import title_of
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -723,7 +722,7 @@ def ratio_picture(
     plans : maps names to two plans.  The errors of the first plan are divided by those of the
         second one.
     group : position of the group in the workload.
-    across, fixed : parameters of `engine.figures.errors.error_grid` that select the queries to
+    across, fixed : parameters of `engine.figures.plans.error_grid` that select the queries to
         draw.
     """
     (first_name, first), (second_name, second) = plans.items()

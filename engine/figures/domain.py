@@ -35,8 +35,8 @@ from engine.figures.base import (
 from engine.plans import Plan
 from engine.residuals import Space
 from engine.workload import Attribute, Circular, Group, Range, Schema, Workload
+from engine.workload.attribute import cell_text, query_texts
 from engine.workload.conditions import box_workload
-from engine.workload.integer_bins import cell_text, query_texts
 
 MAX_ROWS = 128  # largest number of queries that `family_picture` draws
 

@@ -41,10 +41,10 @@ from engine.figures.base import (
     set_margins,
 )
 from engine.figures.compare import ranking_picture
-from engine.figures.errors import error_picture
+from engine.figures.plans import error_picture
 from engine.plans import Plan
 from engine.release import Measurement
-from engine.workload.integer_bins import query_texts
+from engine.workload.attribute import query_texts
 
 SIGN = re.compile(r" (=|in|<|<=|>|>=) ")  # operator between attribute and value in a query text
 MIN_ANSWERS_HEIGHT_PX = 330

@@ -21,7 +21,7 @@ from engine.analysis import condition_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
 from engine.common_mechanism.common_plan import CLOSER_LOOK_NAME, option_cost
 from engine.common_mechanism.selection_rule import ROUNDING, Decision
-from engine.common_mechanism.two_stage_io import Choice
+from engine.common_mechanism.stepwise import Choice
 from engine.figures.base import (
     BLUE,
     GREEN,
@@ -44,7 +44,7 @@ from engine.figures.base import (
 from engine.privacy import Budget
 from engine.release import Measurement
 from engine.workload import Group, Workload
-from engine.workload.integer_bins import query_texts
+from engine.workload.attribute import query_texts
 
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")

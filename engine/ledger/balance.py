@@ -11,7 +11,7 @@ Units of totals, and what a release is charged in each unit:
     pure   epsilon              refused: it has no pure epsilon    its epsilon
 
 A total in (epsilon, delta) has kind gdp: the point (epsilon, delta) determines one privacy curve of
-Gaussian noise, and discrete Gaussian noise satisfies this curve too (`engine.privacy.budget`). An
+Gaussian noise, and discrete Gaussian noise satisfies this curve too (`engine.privacy`). An
 epsilon-DP release satisfies the curve with `Budget.mu`, where mu^2 can be larger than epsilon^2.
 This is why kind gdp charges the maximum.
 """
@@ -31,8 +31,7 @@ from engine._untrusted import parse_json
 from engine._validation import check_choice, check_int
 from engine.errors import LedgerError
 from engine.ledger.sqlite_file import Row
-from engine.privacy import ADD_REMOVE, Budget
-from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
+from engine.privacy import ADD_REMOVE, DEFAULT_DELTA, NEIGHBOURS, Budget, delta_text
 
 TOTAL_KINDS = ("zcdp", "gdp", "pure")
 _PURE_EPSILON_PREFIX = "epsilon "

@@ -68,11 +68,14 @@ from engine.ledger.balance import (
     exact,
     same_charge,
 )
-from engine.ledger.noise_journal import ACTIVE, INTERRUPTED, journal_state, remove_ended
-from engine.ledger.result_store import (
+from engine.ledger.release_files import (
+    ACTIVE,
     HAS_FILE_LOCKS,
+    INTERRUPTED,
     Content,
     Draft,
+    journal_state,
+    remove_ended,
     remove_stale,
     reserve_file,
     result_file,

@@ -64,8 +64,8 @@ from engine.privacy import Budget
 from engine.release import discrete_gaussian
 from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, residual_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
+from engine.workload.attribute import cell_text
 from engine.workload.families import family
-from engine.workload.integer_bins import cell_text
 
 # Invented counts of the 32 cells of an attribute, half of them 0.
 SPARSE = (

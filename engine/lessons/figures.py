@@ -54,7 +54,7 @@ from engine.lessons.examples import (
 )
 from engine.privacy import Budget
 from engine.workload import Schema
-from engine.workload.integer_bins import cell_text
+from engine.workload.attribute import cell_text
 
 STYLE = """
 body { font: 11pt/1.45 Georgia, serif; color: #111; background: #fff; max-width: 46rem; margin: 2rem auto; }

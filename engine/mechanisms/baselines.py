@@ -21,12 +21,16 @@ from engine._threads import threads_for
 from engine._validation import check_choice
 from engine.bounds.lower_bounds import full_domain_problem
 from engine.errors import NotApplicable, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw, check_start, is_number
-from engine.mechanisms.table_mechanism import (
+from engine.mechanisms.base import (
     Design,
     ExplicitMechanism,
+    Forecast,
+    Limits,
+    NoiseLaw,
     check_dense,
+    check_start,
     dense_start_seconds,
+    is_number,
     one_component,
     used_attributes,
 )

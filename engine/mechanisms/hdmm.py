@@ -51,7 +51,16 @@ from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.bounds.lower_bounds import MAX_EXACT_CELLS
 from engine.errors import LimitExceeded, NotApplicable, PlanError
-from engine.mechanisms.base import MIN_REFUSED_SECONDS, Forecast, Limits, is_integer
+from engine.mechanisms.base import (
+    MIN_REFUSED_SECONDS,
+    Design,
+    ExplicitMechanism,
+    Forecast,
+    Limits,
+    dense_start_seconds,
+    is_integer,
+    used_attributes,
+)
 from engine.mechanisms.kronecker import (
     EXPECTED_SWEEPS,
     GramBuilder,
@@ -64,12 +73,6 @@ from engine.mechanisms.kronecker import (
     search_seconds,
     unit_seconds,
     weighted_groups,
-)
-from engine.mechanisms.table_mechanism import (
-    Design,
-    ExplicitMechanism,
-    dense_start_seconds,
-    used_attributes,
 )
 from engine.plans.blocks import MAX_RECORDS, MIN_JOINT_SAVING, component_key, joint_share
 from engine.plans.table_plan import Component, component_blocks

@@ -61,11 +61,15 @@ from engine._threads import threads_for
 from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
 from engine.errors import LimitExceeded, PlanError, WorkloadError
-from engine.mechanisms.base import Forecast, Limits, NoiseLaw, check_start, is_integer
-from engine.mechanisms.table_mechanism import (
+from engine.mechanisms.base import (
     Design,
     ExplicitMechanism,
+    Forecast,
+    Limits,
+    NoiseLaw,
     check_dense,
+    check_start,
+    is_integer,
     one_component,
     used_attributes,
 )

@@ -59,7 +59,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._threads import threads_for
 from engine.errors import NotApplicable
-from engine.mechanisms.table_mechanism import Design
+from engine.mechanisms.base import Design
 from engine.plans.table_plan import Component
 from engine.residuals import DualProblem, Factor, FullDomain, Options, Space, Strategy
 from engine.residuals.dual_solver import Solution

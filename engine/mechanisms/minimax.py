@@ -68,7 +68,7 @@ from engine.plans.objectives import (
     queries_by_class,
     symmetry,
 )
-from engine.plans.solver_state import LineWeights, Tradeoff
+from engine.plans.plan import LineWeights, Tradeoff
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose, merge_terms

@@ -19,7 +19,7 @@ from engine._arrays import Array
 from engine._clock import planning_time
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
-from engine.mechanisms.base import Forecast, Limits, check_request, is_number
+from engine.mechanisms.base import Design, Forecast, Limits, check_request, explicit_plan, is_number
 from engine.mechanisms.kronecker import table_design, table_seconds, unit_seconds
 from engine.mechanisms.residual_base import (
     BASE_BYTES,
@@ -29,9 +29,8 @@ from engine.mechanisms.residual_base import (
     with_stop_reasons,
 )
 from engine.mechanisms.reweighting import checked_keep, constrained_search, variance_limits
-from engine.mechanisms.table_mechanism import Design, explicit_plan
 from engine.plans import Plan
-from engine.plans.solver_state import SolverState
+from engine.plans.plan import SolverState
 from engine.privacy import Budget
 from engine.residuals import Options, Space, Split
 from engine.residuals.basis import UNIFORM

@@ -28,8 +28,7 @@ from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residualplanner import ResidualPlanner, ResidualPlannerPlus, WeightedFourier
 from engine.plans import Plan
 from engine.plans.objectives import Emphasis, unpack
-from engine.plans.plan import FORMAT
-from engine.plans.solver_state import LineWeights, SolverState, Tradeoff
+from engine.plans.plan import FORMAT, LineWeights, SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import check_callback
 from engine.residuals import Complement, Space, Split

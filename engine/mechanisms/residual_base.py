@@ -61,8 +61,8 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import MAX_JOINT, MIN_JOINT_SAVING, calibrate, joint_share, strategies_of
 from engine.plans.group_variance import connected_components
 from engine.plans.objectives import Emphasis
+from engine.plans.plan import SolverState, Tradeoff
 from engine.plans.replace_one import row_pcosts
-from engine.plans.solver_state import SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import monotone
 from engine.residuals import Axes, Space, Split, Strategy

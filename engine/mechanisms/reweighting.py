@@ -54,7 +54,7 @@ from engine._clock import planning_time
 from engine.errors import PlanError
 from engine.mechanisms.base import is_number
 from engine.plans import Block
-from engine.plans.linear_variances import linear_variances
+from engine.plans.group_variance import linear_variances
 from engine.plans.objectives import (
     ClassQueries,
     Emphasis,
@@ -64,7 +64,7 @@ from engine.plans.objectives import (
     queries_by_class,
     symmetry,
 )
-from engine.plans.solver_state import Tradeoff
+from engine.plans.plan import Tradeoff
 from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals import Space, Split, contract
 from engine.residuals.decomposition import Decomposition, decompose

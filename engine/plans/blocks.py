@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.privacy.budget import MAX_GRID_LOAD, MAX_GRID_STEP
+from engine.privacy import MAX_GRID_LOAD, MAX_GRID_STEP
 from engine.residuals import Axes, Space, Strategy, contract, group_axes
 from engine.residuals.basis import ungroup_axes
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE, MeasuredPart, joint_sensitivity
@@ -368,7 +368,7 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     """Return whether the (epsilon, delta) curve of continuous Gaussian noise holds for a release.
 
-    The released noise is discrete.  By the theorem in `engine.privacy.budget` the curve holds if
+    The released noise is discrete.  By the theorem in `engine.privacy` the curve holds if
     the grid is fine compared with the noise.  Blocks with Laplace noise are ignored.
 
     Parameters

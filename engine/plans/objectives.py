@@ -60,8 +60,7 @@ import scipy
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.plans.group_variance import GroupVariance
-from engine.plans.linear_variances import LinearVariances, linear_variances
+from engine.plans.group_variance import GroupVariance, LinearVariances, linear_variances
 from engine.plans.variance_builder import VarianceBuilder
 from engine.residuals import Space, Split, digest
 from engine.workload import AreaWeights, Attribute, Family, Group, Part, Workload

@@ -35,8 +35,6 @@ from engine.plans.group_variance import (
     broadcast_along,
     connected_components,
     joint_term,
-)
-from engine.plans.kronecker_rows import (
     prefers_quadratic_forms,
     quadratic_forms,
     squared_norms_of_products,

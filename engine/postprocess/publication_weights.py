@@ -19,12 +19,12 @@ reference.  For residuals on one attribute, d is the largest possible value 2, a
 is infinite.  The predicted error of the table on A is the root of the sum of e_B^2 over all B
 inside A.
 
-**Optimum.**  Let sigma_B^2 be the variance of the noise of the residual on B, and c_B / sigma_B^2 its
-privacy cost.  Let u_B be the derivative of the mean error of all tables with respect to sigma_B^2.
-For sets B of two or more attributes, u_B is increased (`POOLING_GAIN`).  At the optimum, sigma_B^2
-is proportional to sqrt(c_B / u_B).  Damped steps find variances that satisfy this rule.  A plan
-minimises the weighted sum of the variances of all groups.  The group weights are chosen such that
-the derivatives of this sum are the u_B.
+**Optimum.**  Let sigma_B^2 be the variance of the noise of the residual on B, and c_B / sigma_B^2
+its privacy cost.  Let u_B be the derivative of the mean error of all tables with respect to
+sigma_B^2. For sets B of two or more attributes, u_B is increased (`POOLING_GAIN`).  At the optimum,
+sigma_B^2 is proportional to sqrt(c_B / u_B).  Damped steps find variances that satisfy this rule.
+A plan minimises the weighted sum of the variances of all groups.  The group weights are chosen such
+that the derivatives of this sum are the u_B.
 
 **Small budgets.**  Publishing has to detect the signal of a residual in the noise.  With a small
 budget, it rarely detects a signal in residuals on two or more attributes.  Without a reference, the
@@ -65,7 +65,7 @@ DEVIATIONS = np.array([0.01, 0.04, 0.1, 0.2, 0.5])
 MAX_DEVIATION = 2.0
 ORDER_FACTOR = 0.4  # deviations are multiplied by this factor for each attribute beyond two
 LOG_CELL_SPREAD = 2.25  # assumed standard deviation of the logarithm of cell counts
-# Residuals on two or more attributes also improve other tables (`partial_pooling`, `mediators`).
+# Residuals on two or more attributes also improve other tables (`partial_pooling`, `shrinkage`).
 # The predicted error ignores this.  The derivative of the error of a cell is therefore multiplied
 # by 1 + POOLING_GAIN * (share of signal in the noisy cell).  The gain was chosen on five real
 # tables.

@@ -1,4 +1,4 @@
-"""Errors of published tables by an empirical Bayes bootstrap, and quality flags.
+"""Errors of published tables by an empirical Bayes bootstrap, quality flags and acceptance.
 
 Published tables are biased: they are shrunk towards references, which smaller tables predict.
 Simulating the measurement on the published tables would hide this bias, because they are close to
@@ -12,7 +12,7 @@ tau m.  Given a measurement with noise of variance v, the posterior variance of 
     v tau m / (v + tau m).
 
 The cell is drawn from the gamma distribution with this variance and the published count as mean.
-If the measurement shows that an attribute determines another one (`determination`), all tables with
+If the measurement shows that an attribute determines another one (see below), all tables with
 the determined attribute follow from the drawn tables with its source.  At the end, all tables of a
 draw are scaled to a number of records that is drawn from its posterior distribution.  Otherwise a
 published number of records that is far too small would give far too small errors.
@@ -32,13 +32,21 @@ them that was measured.  They depend on released numbers only.
 Sources: Laird and Louis (1987), Empirical Bayes confidence intervals based on bootstrap samples;
 Kiefer and Wolfowitz (1956) for the nonparametric prior.  Only few steps of expectation and
 maximization are made, so that the prior remains smooth.
+
+**Determined attributes.**  If the value of attribute k determines that of attribute j, such as
+income and income squared, all tables with j follow from the tables with k.
+Publishing uses such a dependence (`shrinkage`), so that the tables with j and those with k improve
+each other.  True tables that are drawn for a simulation must therefore have the dependence as well,
+or else the simulated errors are too large.
+
+**Acceptance.**  `acceptance` compares synthetic records with published tables and unbiased answers.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +54,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from engine._arrays import Array
+from engine._arrays import Array, Index
 from engine._format import set_name
 from engine._validation import check_int, check_positive
 from engine.analysis import NoiseScale
@@ -60,12 +68,6 @@ from engine.postprocess.checkpoint import (
     set_state,
     state_of,
 )
-from engine.postprocess.determination import (
-    Determination,
-    determined_attributes,
-    follow_sources,
-    set_with_same_counts,
-)
 from engine.postprocess.partial_pooling import noise_excess, pooled_total
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
 from engine.postprocess.residual_estimates import (
@@ -76,6 +78,7 @@ from engine.postprocess.residual_estimates import (
     largest_subsets,
 )
 from engine.postprocess.shrinkage import max_entropy_table
+from engine.postprocess.synthetic_records import table_of
 from engine.progress import Progress
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
@@ -86,6 +89,167 @@ from engine.workload import Group
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# A measured table agrees with a prediction if the squared distance exceeds its expectation by at
+# most this number of standard deviations.
+AGREEMENT_SD = 3.0
+# Logarithm of the prior odds against the assumption that one given attribute determines another,
+# about 1,000 to 1.
+LOG_ODDS_AGAINST = 7.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Determination:
+    """How one attribute (the source) determines another one.
+
+    Attributes
+    ----------
+    source : position of the source in `Evidence.names`.
+    cells : cell of the determined attribute for each cell of the source, shape (n_source,).
+    """
+
+    source: int
+    cells: Index = field(repr=False)
+
+
+def determined_attributes(
+    evidence: Evidence, contrasts: Mapping[Axes, Array]
+) -> dict[int, Determination]:
+    """Return the attributes that another attribute determines, according to the measurement.
+
+    The keys of the result are positions of determined attributes.  No source is a key.  A source
+    has at least as many cells as the attribute that it determines.  If the noise is large, the
+    result can lack a determined attribute.  It can also contain an attribute whose value differs in
+    a few records from the value that its source determines.
+
+    ``contrasts`` are the contrasts of the published tables.
+    """
+    attributes = sorted(
+        {a for axes in evidence.sets for a in axes}, key=lambda a: (-evidence.sizes[a], a)
+    )
+    determined: dict[int, Determination] = {}
+    for number, attribute in enumerate(attributes):
+        for source in attributes[:number]:
+            if source in determined:
+                continue
+            cells = _determined_cells(evidence, contrasts, source, attribute)
+            if cells is not None:
+                determined[attribute] = Determination(source=source, cells=cells)
+                break
+    return determined
+
+
+def _determined_cells(
+    evidence: Evidence, contrasts: Mapping[Axes, Array], source: int, attribute: int
+) -> Index | None:
+    """Return the cell of an attribute for each cell of its source, shape (n_source,).
+
+    The result is None if the measurement does not show that the source determines the attribute.
+    """
+    axes = (min(source, attribute), max(source, attribute))
+    estimate = evidence.residuals.get(axes)
+    if estimate is None or estimate.rank == 0:
+        return None
+    table = np.maximum(assemble_table(contrasts, axes), 0.0)
+    table = table if axes[0] == source else table.T
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    if not rows.sum() > 0.0:
+        return None
+    # If the source determines the attribute, each row has one positive cell.
+    cells = table.argmax(axis=1)
+    predicted = np.zeros_like(table)
+    predicted[np.arange(len(rows)), cells] = rows
+    independent = np.outer(rows, columns) / rows.sum()
+
+    def excess_of(prediction: Array, variance: float) -> tuple[float, float]:
+        """Return the `noise_excess` of the difference between the residual and ``prediction``."""
+        prediction = prediction if axes[0] == source else prediction.T
+        gap = estimate.cells - estimate.projection.of(prediction)
+        return noise_excess(gap, variance, estimate.rank)
+
+    def noise_of(single: int) -> float:
+        """Return the variance of the noise of a one-way residual; 0 if it was not measured."""
+        residual = evidence.residuals.get((single,))
+        return residual.variance if residual is not None else 0.0
+
+    # The prediction contains the noise of the one-way table of the source.  Its residual keeps
+    # 1 / n_attribute of this noise.
+    variance = estimate.variance + noise_of(source) / len(columns)
+    excess, standard_deviations = excess_of(predicted, variance)
+    if standard_deviations > AGREEMENT_SD:
+        return None
+    # There are n_attribute^n_source ways in which the source could determine the attribute.  They
+    # are equally probable before the measurement.
+    log_ratio = (excess_of(independent, variance)[0] - excess) / (2.0 * variance)
+    if log_ratio <= len(rows) * math.log(len(columns)) + LOG_ODDS_AGAINST:
+        return None
+    # The predicted cells must also agree with the one-way table of the attribute, because this
+    # table can have less noise.
+    gap = columns - np.bincount(cells, rows, len(columns))
+    variance = noise_of(attribute) + noise_of(source) * len(rows) / len(columns)
+    if variance > 0.0 and noise_excess(gap, variance, len(columns) - 1)[1] > AGREEMENT_SD:
+        return None
+    return np.asarray(cells)
+
+
+def set_with_same_counts(axes: Axes, determined: Mapping[int, Determination]) -> Axes:
+    """Return the attribute set on sources whose table has the same counts as that on ``axes``.
+
+    An attribute is replaced by its source only if the attribute also determines the source.  A set
+    with both an attribute and its source is returned unchanged.
+
+    >>> same = {2: Determination(source=1, cells=np.array([1, 0]))}
+    >>> set_with_same_counts((0, 2), same), set_with_same_counts((1, 2), same)
+    ((0, 1), (1, 2))
+    """
+    sources = {
+        determined[a].source
+        if a in determined and len(np.unique(determined[a].cells)) == len(determined[a].cells)
+        else a
+        for a in axes
+    }
+    return tuple(sorted(sources)) if len(sources) == len(axes) else axes
+
+
+def follow_sources(
+    contrasts: Mapping[Axes, Array],
+    determined: Mapping[int, Determination],
+    sets: Iterable[Axes],
+) -> dict[Axes, Array]:
+    """Return contrasts of tables in which all determined attributes follow from their sources.
+
+    Parameters
+    ----------
+    contrasts : contrasts of tables by attribute set.
+    determined : result of `determined_attributes`.
+    sets : the attribute sets whose contrasts may change.  A contrast remains if no determined
+        attribute is in the set, or if there is no table on the sources.
+
+    >>> table = np.array([[3.0, 1.0], [0.0, 2.0]])
+    >>> contrasts = {(): np.array(6.0), (0,): np.array([1.0, -1.0]), (1,): np.zeros(2)}
+    >>> contrasts |= {(2,): np.zeros(2), (0, 1): contrast(table), (0, 2): np.zeros((2, 2))}
+    >>> same = {2: Determination(source=1, cells=np.array([0, 1]))}
+    >>> follow_sources(contrasts, same, [(0, 2)])[0, 2].tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    following = dict(contrasts)
+    for axes in sets:
+        sources = [determined[a].source if a in determined else a for a in axes]
+        source_axes = tuple(sorted(set(sources)))
+        if source_axes == axes or source_axes not in contrasts:
+            continue
+        source_table = assemble_table(contrasts, source_axes)
+        source_cells = np.indices(source_table.shape)
+        # Every cell of the source table is added to the cell of the table that it determines.
+        cells = [source_cells[source_axes.index(source)] for source in sources]
+        cells = [
+            determined[a].cells[c] if a in determined else c
+            for a, c in zip(axes, cells, strict=True)
+        ]
+        table = np.zeros(contrasts[axes].shape)
+        np.add.at(table, tuple(cells), source_table)
+        following[axes] = contrast(table)
+    return following
 
 
 # The prior of the ratio s (see the module docstring) is a distribution over these values.  Of the
@@ -778,3 +942,141 @@ def uncertainty(
             published.names[a]: published.names[determined[a].source] for a in sorted(determined)
         },
     )
+
+
+INTERVAL_CONFIDENCE = 0.95
+CRITERIA_TEXTS = {
+    "distance": "share of records to move until a table is the published one, at most",
+    "inside": (
+        f"share of answers whose {INTERVAL_CONFIDENCE:.0%} interval holds the count, at least"
+    ),
+    "contradiction": (
+        "typical distance from the unbiased answers of a group, in standard errors, at most"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptanceRule:
+    """Thresholds at which synthetic records are acceptable in place of the published tables.
+
+    Attributes
+    ----------
+    distance : largest allowed total variation distance between a table of the records and the
+        published table.
+    inside : smallest allowed share of published answers whose approximate 95% interval contains the
+        count of the records.
+    contradiction : largest allowed root mean square, over the answers of a group, of
+        (count of the records - unbiased answer) / standard error of the unbiased answer.  The root
+        mean square of the true counts would be about 1.
+
+    >>> AcceptanceRule(distance=0.0)
+    Traceback (most recent call last):
+    engine.errors.PlanError: The distance was 0.0. Give a number above 0 and below 1.
+    """
+
+    distance: float = 0.05
+    inside: float = 0.9
+    contradiction: float = 1.5
+
+    def __post_init__(self) -> None:
+        check_positive("distance", self.distance, below=1, error=PlanError)
+        check_positive("inside", self.inside, below=1, error=PlanError)
+        check_positive("contradiction", self.contradiction, error=PlanError)
+
+
+def acceptance(
+    uncertainty: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None
+) -> pd.DataFrame:
+    """Check synthetic records against the published tables and the unbiased answers.
+
+    Parameters
+    ----------
+    uncertainty : errors of the published tables.
+    records : cell codes, one column per attribute, as `Published.records` returns them.  Their
+        counts are scaled to the total of the tables.
+    rule : thresholds; by default those of `AcceptanceRule()`.
+
+    Returns
+    -------
+    DataFrame with one row per criterion and the columns criterion (text), limit (threshold), found
+    (observed value), worst (attributes of the group with the worst value; empty for the criterion
+    "inside", which has one value for all groups), met (whether the limit is met) and cost (pcost,
+    always 0).
+
+    Guarantee: reads only released numbers and synthetic records, so that it costs no privacy.
+    """
+    import pandas as pd
+
+    thresholds = rule or AcceptanceRule()
+    published = uncertainty.published
+    codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
+    scale = published.total / len(codes) if len(codes) else 0.0
+    groups = published.measurement.plan.workload.groups
+    criteria = pd.DataFrame(
+        [_criteria(uncertainty, codes, scale, number) for number in range(len(groups))]
+    )
+    rows = []
+    for name, text in CRITERIA_TEXTS.items():
+        worst = int(criteria[name].argmax())
+        limit = float(getattr(thresholds, name))
+        where = set_name(groups[worst].attributes)
+        value = float(criteria[name][worst])
+        if name == "inside":
+            value = float(criteria[name].sum()) / sum(group.count for group in groups)
+            where = ""
+        met = value >= limit if name == "inside" else value <= limit
+        rows.append(
+            {
+                "criterion": text,
+                "limit": limit,
+                "found": value,
+                "worst": where,
+                "met": met,
+                "cost": 0.0,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
+    """Return the root mean square of (count - unbiased answer) / standard error.
+
+    ``counts`` are those of the synthetic records for the queries of ``answers``, shape (queries,).
+    Answers with standard error 0 are left out; if no others exist, the result is 0.
+    """
+    std = answers["std"].to_numpy()
+    ratios = (counts - answers["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
+    return float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0
+
+
+def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
+    """Return the observed values of the criteria of `AcceptanceRule` for one group of queries.
+
+    The value of ``inside`` is a number of answers, not a share.
+
+    Parameters
+    ----------
+    records : cell codes, shape (records, attributes).
+    scale : total of the tables divided by the number of records.
+    number : position of the group in the workload.
+    """
+    published = errors.published
+    group = published.measurement.plan.workload.groups[number]
+    schema = published.measurement.plan.schema
+    axes = published.positions(group.attributes)
+    table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
+    record_table = published.laid_out(table, group.attributes)
+    answers = published.measurement.answers(number)
+    numbers = errors.numbers(group, confidence=INTERVAL_CONFIDENCE)
+    counts = apply_group(group, record_table, 0, group.count)
+    is_inside = (counts >= numbers["published_low"]) & (counts <= numbers["published_high"])
+    return {
+        "distance": (
+            0.5
+            * float(np.abs(record_table - published.table(group.attributes)).sum())
+            / published.total
+        ),
+        "inside": float(np.sum(is_inside)),
+        "contradiction": _contradiction(counts, answers),
+    }

@@ -25,7 +25,7 @@ from engine.publish.output_path import added_columns, new_file
 from engine.release import Measurement, quantile
 from engine.release.measurement import query_texts
 from engine.workload import Group
-from engine.workload.integer_bins import IN_FILES, cell_text
+from engine.workload.attribute import IN_FILES, cell_text
 from engine.workload.level_queries import level_groups
 
 if TYPE_CHECKING:

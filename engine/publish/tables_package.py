@@ -99,7 +99,7 @@ from engine.release.measure import measurement_of
 from engine.release.measurement import query_texts
 from engine.residuals import Space, basis, center
 from engine.workload import Attribute, Group, Schema, Workload
-from engine.workload.integer_bins import IN_FILES, cell_text
+from engine.workload.attribute import IN_FILES, cell_text
 
 if TYPE_CHECKING:
     import pandas as pd

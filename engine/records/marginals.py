@@ -51,10 +51,11 @@ from engine.records.counts import (
     read_counts,
     set_text,
 )
-from engine.records.dask import count_partitions, is_dask_frame
 from engine.records.database import (
     count_in_database,
+    count_partitions,
     describe_error,
+    is_dask_frame,
     is_spark_frame,
     is_table,
     spark_table,

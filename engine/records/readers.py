@@ -50,10 +50,10 @@ from engine.records.csv_reader import (
     open_decompressed,
     read_lines,
 )
-from engine.records.dask import is_dask_frame
 from engine.records.database import (
     UNTYPED_BACKENDS,
     as_text,
+    is_dask_frame,
     is_spark_table,
     is_table,
     spark_batches,

@@ -38,7 +38,7 @@ from engine.records.contribution_bounding import FLOAT64_INTEGER_LIMIT, FLOAT_LI
 from engine.records.encoding import Clock, clock_of, number_of, scalar, text_of
 from engine.records.subprocess_worker import JSON, SHEET, TOO_LARGE
 from engine.workload import Attribute, DraftSchema, Schema
-from engine.workload.schema_draft import no_attribute
+from engine.workload.schema_tables import no_attribute
 
 if TYPE_CHECKING:
     import pandas as pd

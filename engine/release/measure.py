@@ -11,7 +11,7 @@ A release runs in six steps:
 
 A second call with the same key returns the saved result. After a crash between steps 3 and 5, the
 same call with the same records draws the same noise from the journal and saves the result without a
-second spend. This needs an operating system with file locks, see `engine.ledger.noise_journal`.
+second spend. This needs an operating system with file locks, see `engine.ledger.release_files`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from engine.errors import Cancelled, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import INVARIANTS_NOTE_KIND
 from engine.ledger.ledger import MAX_NOTE_CHARS
-from engine.ledger.noise_journal import INTERRUPTED, journal, journal_state
+from engine.ledger.release_files import INTERRUPTED, journal, journal_state
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.plans.blocks import is_on_curve

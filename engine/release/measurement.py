@@ -49,7 +49,9 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
 from engine.plans.reconstruction import Answers
 from engine.residuals import Space
-from engine.workload import Group, Part, Schema, integer_bins
+from engine.workload import Group, Part, Schema
+from engine.workload.attribute import IN_FILES
+from engine.workload.attribute import query_texts as texts_with_bins
 from engine.workload.families import Intervals
 
 if TYPE_CHECKING:
@@ -473,7 +475,7 @@ def _part_texts(
     """
     texts = [family.text(attributes, i) for i in range(count)]
     if for_people:
-        texts = integer_bins.query_texts(attributes, texts, integer_bins.IN_FILES)
+        texts = texts_with_bins(attributes, texts, IN_FILES)
     return pa.array(texts, pa.string()), "" in texts
 
 

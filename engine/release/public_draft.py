@@ -46,8 +46,8 @@ from engine.records import (
 from engine.records.subprocess_readers import DATES, column_problems
 from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
 from engine.workload.calendar import cell_number, read_period
-from engine.workload.schema_draft import decimal_bins, integer_range, no_attribute
 from engine.workload.schema_io import MAX_FILE
+from engine.workload.schema_tables import decimal_bins, integer_range, no_attribute
 
 # Pair: names of the attributes of a public table, exact counts with one axis per attribute.
 PublicTable = tuple[tuple[str, ...], Index]

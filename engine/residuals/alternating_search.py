@@ -65,7 +65,7 @@ from engine.residuals.search_costs import (
     product_bound_seconds,
 )
 from engine.residuals.strategy import Strategy
-from engine.residuals.window_mix_strategy import WindowMixStrategy
+from engine.residuals.window_strategy import WindowMixStrategy
 
 # largest number of sweeps of an alternating search over all axes
 MAX_SWEEPS = 25

@@ -1,4 +1,4 @@
-"""Optimal strategies of windows on a residual space, as `Strategy`; matrices are formed when read.
+"""Optimal strategies of windows, alone or with prefixes and the marginal, as operators.
 
 `engine.residuals.window_solver` computes dual weights, costs and variances without a matrix of
 shape (cells, cells).  Matrices are needed only to draw noise and to estimate queries.
@@ -13,12 +13,21 @@ antisymmetric vectors.
 The estimated windows determine a table of smallest norm in O(n) time.  The difference of two
 neighbouring windows is x_(k+w) - x_k.  So running sums over cells with equal remainders of the
 division by w determine the table up to one constant per remainder.
+
+**Windows with prefixes and the marginal.**  Let H be the residual Gram on cells, let M = diag(mu),
+and let U diag(e) U^T be the eigendecomposition of M^1/2 H M^1/2 without its eigenvector of
+eigenvalue 0, which is M^-1/2 pi for the center pi.  Then the strategy rows are diag(e)^1/4 U^T
+M^-1/2, and the answers y determine the table M^1/2 U diag(e)^-1/4 y, minus a multiple of pi that
+makes its sum 0.  If the weights and the center are symmetric, then the matrix has one block on
+symmetric vectors and one on antisymmetric vectors.
+
+Source: the optimal strategy for dual weights is that of `engine.residuals.dual_solver`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeAlias
@@ -28,13 +37,12 @@ import numpy.typing as npt
 
 from engine._arrays import Array, Index
 from engine._threads import threads_for
-from engine.residuals.decomposition import wide_window_gram
+from engine.residuals.decomposition import interval_gram, wide_window_gram
 from engine.residuals.dual_solver import Options, Solution
-from engine.residuals.halves import SLAB_ENTRIES, Halves, are_symmetric
+from engine.residuals.interval_solver import IntervalGram
 from engine.residuals.marginals import DeferredStrategy, StrategyMatrices, deferred_solution
 from engine.residuals.operators import Chain, CosineMatrix, Operator
 from engine.residuals.strategy import MAX_UNMEASURED_SHARE
-from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,
@@ -43,6 +51,284 @@ from engine.residuals.window_solver import (
     solve,
 )
 from engine.workload import Part
+
+# vectors count as symmetric if their reversal differs by at most this share
+SYMMETRY_TOLERANCE = 1e-9
+# largest number of entries of strategy rows that are computed at once
+SLAB_ENTRIES = 1 << 22
+
+
+def are_symmetric(*vectors: Array) -> bool:
+    """Return whether all vectors are equal to their reversals, up to rounding errors."""
+    return all(np.abs(v - v[::-1]).max() <= SYMMETRY_TOLERANCE * np.abs(v).max() for v in vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halves:
+    """Orthonormal basis of the vectors with ``count`` entries, in one or two parts.
+
+    Attributes
+    ----------
+    count : number of entries of a vector.
+    is_divided : True for a basis of the symmetric vectors and one of the antisymmetric vectors.
+        False for the unit vectors as a single part of the basis.
+
+    >>> halves = Halves(count=3, is_divided=True)
+    >>> symmetric, antisymmetric = halves.split(np.array([[1.0, 5.0, 1.0]]))
+    >>> float(symmetric[0, 1]), float(antisymmetric[0, 0])
+    (5.0, 0.0)
+    """
+
+    count: int
+    is_divided: bool
+
+    @property
+    def half(self) -> int:
+        """Number of antisymmetric basis vectors."""
+        return self.count // 2
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of the basis."""
+        return 2 if self.is_divided else 1
+
+    def split(self, vectors: Array) -> list[Array]:
+        """Return the coordinates of k vectors, shape (k, count), for every part of the basis."""
+        if not self.is_divided:
+            return [vectors]
+        half, count = self.half, self.count
+        first, mirrored = vectors[:, :half], vectors[:, ::-1][:, :half]
+        middle = vectors[:, half : count - half]
+        symmetric = np.concatenate([math.sqrt(0.5) * (first + mirrored), middle], axis=1)
+        return [symmetric, math.sqrt(0.5) * (first - mirrored)]
+
+    def join(self, coordinates: Sequence[Array]) -> Array:
+        """Return k vectors, shape (k, count), from the coordinates that `split` returns."""
+        if not self.is_divided:
+            return coordinates[0]
+        half = self.half
+        symmetric, antisymmetric = coordinates
+        first = math.sqrt(0.5) * (symmetric[:, :half] + antisymmetric)
+        last = math.sqrt(0.5) * (symmetric[:, :half] - antisymmetric)
+        return np.concatenate([first, symmetric[:, half:], last[:, ::-1]], axis=1)
+
+    @staticmethod
+    def in_part(coordinates: Array, part: int, orders: Sequence[int]) -> list[Array]:
+        """Return the argument of `join` for k vectors that are in one part of the basis.
+
+        Parameters
+        ----------
+        coordinates : coordinates in this part, shape (k, order of the part).
+        part : index of the part.
+        orders : number of coordinates of every part.
+        """
+        return [
+            coordinates if i == part else np.zeros((len(coordinates), order))
+            for i, order in enumerate(orders)
+        ]
+
+    def block(self, entries: Callable[[Index, Index], Array], part: int) -> Array:
+        """Return the block of a matrix on one part of the basis.
+
+        Parameters
+        ----------
+        entries : function of row indices and column indices that returns the entries of the matrix,
+            shape (rows, columns).  If the basis is divided, the matrix must be symmetric and
+            invariant under reversal of its rows and columns.
+        part : index of the part.
+        """
+        count, half = self.count, self.half
+        if not self.is_divided:
+            every = np.arange(count)
+            return entries(every, every)
+        first, sign = np.arange(half), (1.0, -1.0)[part]
+        pairs = entries(first, first)
+        pairs += sign * entries(first, count - 1 - first)
+        if part == 1 or count == 2 * half:
+            return pairs
+        # the symmetric vectors include the unit vector of the entry in the middle
+        middle = np.array([half])
+        across = math.sqrt(2.0) * entries(first, middle)
+        return np.block([[pairs, across], [across.T, entries(middle, middle)]])
+
+
+# computed eigenvalues below this share of the largest one are raised to it
+MIN_EIGENVALUE_SHARE = 1e-15
+
+
+def _weighted_gram(solution: WindowSolution, rows: Index, columns: Index) -> Array:
+    """Return entries of M^1/2 H M^1/2 for cells with these indices, shape (rows, columns)."""
+    gram, pi = solution.space.gram, solution.space.pi
+    low, high = np.minimum.outer(rows, columns), np.maximum.outer(rows, columns)
+    # A window contains the cells ``low`` and ``high`` if its first cell is at least ``high - width
+    # + 1`` and at most ``low``.
+    entries = np.minimum(low, gram.count - 1) - np.maximum(high - gram.width, -1.0)
+    np.maximum(entries, 0.0, out=entries)
+    entries *= gram.weight
+    entries += gram.prefix * (gram.cells - high)
+    entries += gram.marginal * np.equal.outer(rows, columns)
+    product = gram.product(pi)
+    entries += float(pi @ product) - product[rows, None] - product[columns]
+    roots = np.sqrt(solution.dual)
+    entries *= roots[rows, None] * roots[columns]
+    return np.asarray(entries)
+
+
+def _reflected(matrix: Array, vector: Array) -> Array:
+    """Return ``matrix`` times the Householder reflection that maps a unit vector to +-e_1.
+
+    The product is stored in ``matrix``.
+    """
+    v = vector.copy()
+    v[0] += math.copysign(1.0, v[0])
+    v /= np.linalg.norm(v)
+    matrix -= np.outer(2.0 * (matrix @ v), v)
+    return matrix
+
+
+def _eigenvectors(solution: WindowSolution, halves: Halves) -> list[tuple[Array, Array]]:
+    """Return pairs (roots of the eigenvalues, eigenvectors), one pair per part of the basis.
+
+    The eigenvalues are those of M^1/2 H M^1/2 except for the eigenvalue 0, and the roots are fourth
+    roots, shape (k,).  The eigenvectors are coordinates in the part of the basis, shape (order, k).
+    """
+    import scipy.linalg
+
+    null = solution.space.pi / np.sqrt(solution.dual)
+    null = halves.split(null[None] / np.linalg.norm(null))[0][0]
+    pairs = []
+    for part in range(halves.parts):
+        block = halves.block(lambda rows, columns: _weighted_gram(solution, rows, columns), part)
+        if part == 0:
+            # a reflection makes the eigenvector of eigenvalue 0 the first unit vector
+            block = _reflected(np.ascontiguousarray(_reflected(block, null).T), null)[1:, 1:]
+        squares, U = scipy.linalg.eigh(block, overwrite_a=True, check_finite=False)
+        if part == 0:
+            U = _reflected(np.pad(U.T, [(0, 0), (1, 0)]), null).T
+        pairs.append((np.maximum(squares, MIN_EIGENVALUE_SHARE * squares[-1]) ** 0.25, U))
+    return pairs
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixTables(Operator):
+    """Matrix from strategy answers to tables of sum 0, or its transpose if ``transposed``.
+
+    Shape (cells, answers).  The strategy rows are not scaled.
+
+    Attributes
+    ----------
+    halves : basis in which the weighted residual Gram has blocks.
+    pairs : result of `_eigenvectors`.
+    mass, pi : dual weights and center, shape (cells,).
+    """
+
+    halves: Halves
+    pairs: Sequence[tuple[Array, Array]]
+    mass: Array
+    pi: Array
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        shape = len(self.pi), len(self.pi) - 1
+        return shape[::-1] if self.transposed else shape
+
+    def transpose(self) -> MixTables:
+        return replace(self, transposed=not self.transposed)
+
+    def _apply(self, tensor: Array) -> Array:
+        vectors = tensor.reshape(-1, tensor.shape[-1])
+        product = self._tables(vectors) if self.transposed else self._answers(vectors)
+        return product.reshape(*tensor.shape[:-1], self.shape[1])
+
+    def _tables(self, answers: Array) -> Array:
+        """Return k tables, shape (k, cells), from k vectors of answers, shape (k, answers)."""
+        coordinates, start = [], 0
+        for roots, U in self.pairs:
+            coordinates.append((answers[:, start : start + len(roots)] / roots) @ U.T)
+            start += len(roots)
+        tables = self.halves.join(coordinates) * np.sqrt(self.mass)
+        return np.asarray(tables - tables.sum(axis=1, keepdims=True) * self.pi)
+
+    def _answers(self, tables: Array) -> Array:
+        """Return the products of k tables, shape (k, cells), with the matrix, (k, answers)."""
+        # the steps of `_tables` in reverse order, each one transposed
+        scaled = (tables - (tables @ self.pi)[:, None]) * np.sqrt(self.mass)
+        coordinates = self.halves.split(scaled)
+        return np.concatenate(
+            [c @ U / roots for c, (roots, U) in zip(coordinates, self.pairs, strict=True)], axis=1
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixMatrices(StrategyMatrices):
+    """Matrices of the strategy of windows, prefixes and the marginal."""
+
+    solution: WindowSolution
+
+    def _computed(self) -> tuple[Array, Chain]:
+        solution, n = self.solution, self.cells
+        halves = Halves(count=n, is_divided=are_symmetric(solution.space.pi, solution.dual))
+        scale = math.sqrt(float(solution.norms.max()))
+        with threads_for(n):
+            pairs = _eigenvectors(solution, halves)
+            rows = self._rows(halves, pairs)
+        rows /= scale
+        tables = MixTables(halves=halves, pairs=pairs, mass=solution.dual, pi=solution.space.pi)
+        return rows, Chain(first=CosineMatrix(cells=n).T, second=tables, scale=scale)
+
+    def _rows(self, halves: Halves, pairs: Sequence[tuple[Array, Array]]) -> Array:
+        """Return the strategy rows diag(e)^1/4 U^T M^-1/2, shape (rank, cells)."""
+        rows, start = np.empty((self.rank, self.cells)), 0
+        step = max(1, SLAB_ENTRIES // self.cells)
+        for part, (roots, U) in enumerate(pairs):
+            for first in range(0, len(roots), step):
+                slab = roots[first : first + step, None] * U[:, first : first + step].T
+                coordinates = halves.in_part(slab, part, [len(V) for _, V in pairs])
+                target = rows[start + first : start + first + len(slab)]
+                np.divide(halves.join(coordinates), np.sqrt(self.solution.dual), out=target)
+            start += len(roots)
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WindowMixStrategy(DeferredStrategy):
+    """Strategy of windows, prefixes and the marginal on a residual space of a wide attribute."""
+
+    matrices: MixMatrices
+
+    @property
+    def solution(self) -> WindowSolution:
+        """Dual weights that determine the strategy."""
+        return self.matrices.solution
+
+    @property
+    def is_finite(self) -> bool:
+        # the reconstruction has the inverses of the entries of the rows
+        return bool(np.isfinite(self.rows).all())
+
+    @cached_property
+    def _by_kind(self) -> dict[str, Array]:
+        """Variances of all windows, prefixes, suffixes and cells, by the name of their family."""
+        windows, prefixes, cells = self.solution.variances
+        # On a residual space, a suffix is minus the prefix before it; that of all cells is 0.
+        suffixes = np.concatenate([[0.0], prefixes[:-1]])
+        return {"width": windows, "prefix": prefixes, "suffix": suffixes, "marginal": cells}
+
+    def query_variances(self, part: Part) -> Array:
+        gram = wide_window_gram(part) or interval_gram(part)
+        if gram is not None and self.solves(gram):
+            return self._by_kind[part.family.name]
+        return super().query_variances(part)
+
+    def solves(self, gram: WindowGram | IntervalGram) -> bool:
+        """Return whether the solver returns the variances of all queries of a Gram.
+
+        It does for windows of the strategy's width, prefixes, suffixes and the marginal.
+        """
+        if isinstance(gram, WindowGram):
+            return gram.width == self.solution.space.gram.width
+        return gram.ranges == 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

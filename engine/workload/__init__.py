@@ -12,11 +12,18 @@ from engine.workload.families import (
     Suffix,
     Width,
 )
-from engine.workload.hierarchy import AreaWeights, CodeList, Hierarchy, HierarchyLevel
+from engine.workload.hierarchy import (
+    AreaWeights,
+    CodeList,
+    Hierarchy,
+    HierarchyLevel,
+    only_difference,
+    visible_text,
+    without_details,
+)
 from engine.workload.schema import Schema
-from engine.workload.schema_draft import DraftSchema
 from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
-from engine.workload.similar_texts import only_difference, visible_text, without_details
+from engine.workload.schema_tables import DraftSchema
 from engine.workload.workload import (
     Group,
     Part,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine import analysis
-from engine.analysis.hidden_errors import HIDDEN_RATIO, MAX_RISE
+from engine.analysis.quality import HIDDEN_RATIO, MAX_RISE
 from engine.analysis.what_if import Request
 from engine.errors import Cancelled
 from engine.mechanisms import plan

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine.analysis import levels
+from engine.analysis import variance_breakdown
 from engine.analysis.variance_breakdown import sorted_by_error
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -21,7 +21,7 @@ LEVELS = levels_of_group(SCHEMA, WORKLOAD.groups[0])
 def test_area_errors_are_those_of_queries() -> None:
     variances = PLAN.variances(0)
     for level in LEVELS:
-        table = levels.area_errors(PLAN, 0, level)
+        table = variance_breakdown.area_errors(PLAN, 0, level)
         assert sorted(table["area"]) == list(range(len(level.labels)))
         assert table["largest standard error"].round(9).is_monotonic_decreasing
         for row in table.to_dict("records"):
@@ -32,11 +32,11 @@ def test_area_errors_are_those_of_queries() -> None:
 
 def test_area_errors_in_pieces_are_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     place = LEVELS[2]
-    expected = levels.area_errors(PLAN, 0, place)
-    monkeypatch.setattr(levels, "MAX_ENTRIES", 13)
+    expected = variance_breakdown.area_errors(PLAN, 0, place)
+    monkeypatch.setattr(variance_breakdown, "MAX_ENTRIES", 13)
     # a new plan has no cached errors
     new_plan = plan(WORKLOAD, Budget(pcost=1.0))
-    pd.testing.assert_frame_equal(levels.area_errors(new_plan, 0, place), expected)
+    pd.testing.assert_frame_equal(variance_breakdown.area_errors(new_plan, 0, place), expected)
 
 
 def test_areas_with_equal_errors_keep_their_order() -> None:
@@ -47,9 +47,9 @@ def test_areas_with_equal_errors_keep_their_order() -> None:
 
 def test_areas_are_found_by_text() -> None:
     place = LEVELS[2]
-    table = levels.area_errors(PLAN, 0, place)
-    assert set(levels.find_areas(table, place, "C")["label"]) == {"c1", "c2", "c3"}
-    assert levels.find_areas(table, place, "nowhere").empty
+    table = variance_breakdown.area_errors(PLAN, 0, place)
+    assert set(variance_breakdown.find_areas(table, place, "C")["label"]) == {"c1", "c2", "c3"}
+    assert variance_breakdown.find_areas(table, place, "nowhere").empty
 
 
 def test_page_of_level_is_slice_of_answers() -> None:
@@ -61,9 +61,9 @@ def test_page_of_level_is_slice_of_answers() -> None:
 
     county = LEVELS[1]
     counties = range(3)
-    answers = levels.level_page(read_answers, county, counties)
+    answers = variance_breakdown.level_page(read_answers, county, counties)
     assert len(answers) == 2 * 3 * 3  # sexes, counties and ages
     assert answers["query"].str.contains("county = ").all()
-    page = levels.level_page(read_answers, county, counties, 5, 9)
+    page = variance_breakdown.level_page(read_answers, county, counties, 5, 9)
     pd.testing.assert_frame_equal(page, answers.iloc[5:9].reset_index(drop=True))
-    assert len(levels.level_page(read_answers, county, [])) == 0
+    assert len(variance_breakdown.level_page(read_answers, county, [])) == 0

@@ -11,9 +11,9 @@ import pytest
 
 from engine import figures
 from engine.analysis import NoiseScale, budget_for_quality, publishable_by_group, quality_by_group
-from engine.analysis import relative_error as scale
+from engine.analysis import quality as scale
 from engine.analysis.compare import comparison
-from engine.analysis.relative_error import quality_text, with_quality
+from engine.analysis.quality import quality_text, with_quality
 from engine.errors import PlanError
 from engine.mechanisms import plan, title_of
 from engine.privacy import Budget

@@ -15,7 +15,7 @@ from engine.analysis.error_distribution import error_distribution
 from engine.analysis.error_targets import share_within
 from engine.errors import PlanError
 from engine.mechanisms import plan
-from engine.plans.linear_variances import linear_variances
+from engine.plans.group_variance import linear_variances
 from engine.workload import Custom, Workload
 from tests import shapes
 from tests.analysis.brute_force import ONE, check_shares_and_tolerances, sorted_errors

@@ -12,7 +12,6 @@ import pytest
 from engine.analysis import ad_hoc_queries as ask
 from engine.analysis import error_distribution, group_table
 from engine.figures import domain as questions
-from engine.figures import errors as error_figures
 from engine.figures import plans as plan_figures
 from engine.figures import release as figures
 from engine.figures.base import MAX_SIDE
@@ -56,17 +55,17 @@ def test_error_figure_equals_plan_variances(example: Plan) -> None:
     for i, group in enumerate(example.workload.groups):
         stds = np.sqrt(example.variances(i))
         if len(group.parts) > 2:
-            picture = check_picture(error_figures.error_picture(example, i, (0, 2), [0, 1, 0]))
+            picture = check_picture(plan_figures.error_picture(example, i, (0, 2), [0, 1, 0]))
             shape = [p.count for p in group.parts]
             expected = stds.reshape(shape)[:, 1, :].ravel()
         else:
-            picture, expected = check_picture(error_figures.error_picture(example, i)), stds
+            picture, expected = check_picture(plan_figures.error_picture(example, i)), stds
         np.testing.assert_allclose(picture.table["standard error"], expected, rtol=1e-12)
 
 
 def test_error_figure_of_one_part_with_ranges(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.weight == 3.0)
-    picture = check_picture(error_figures.error_picture(example, number, (0,), [0, 1]))
+    picture = check_picture(plan_figures.error_picture(example, number, (0,), [0, 1]))
     np.testing.assert_allclose(
         picture.table["standard error"], np.sqrt(example.variances(number)).reshape(-1, 2)[:, 1]
     )
@@ -79,10 +78,10 @@ def test_spread_figure_counts_all_queries(example: Plan) -> None:
     )
     for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
         share = (stds <= tolerance).mean()
-        assert check_picture(error_figures.spread_picture(example, tolerance)).alt.startswith(
+        assert check_picture(plan_figures.spread_picture(example, tolerance)).alt.startswith(
             f"{share:.1%} of"
         )
-    table = error_figures.spread_picture(example, 1.0).table
+    table = plan_figures.spread_picture(example, 1.0).table
     assert table["standard error at most"].iloc[-1] == stds.max()
     assert table["standard error at most"].iloc[2] == pytest.approx(
         np.quantile(stds, 0.5, method="inverted_cdf")
@@ -98,7 +97,7 @@ def test_sampled_spread_is_close_to_exact(example: Plan, monkeypatch: pytest.Mon
     monkeypatch.setattr(error_distribution, "MAX_UNSAMPLED_QUERIES", 1000)
     monkeypatch.setattr(error_distribution, "SAMPLED_QUERIES", 4000)
     error_distribution.error_distribution.cache_clear()
-    table = error_figures.spread_picture(large, 1.0).table
+    table = plan_figures.spread_picture(large, 1.0).table
     exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95])
     np.testing.assert_allclose(table["standard error at most"][:5], exact, rtol=0.01)
     error_distribution.error_distribution.cache_clear()
@@ -136,7 +135,7 @@ def test_large_figures_are_thinned_with_note() -> None:
     )
     large = plan(workload, Budget(pcost=1.0), solver="fourier")
     for number, side in ((0, MAX_SIDE), (2, MAX_SIDE)):
-        picture = error_figures.error_picture(large, number)
+        picture = plan_figures.error_picture(large, number)
         assert np.shape(picture.figure.data[0].z) == (side, side)
         assert "evenly spaced" in picture.note
     picture = questions.family_picture(schema, workload.groups[1])
@@ -146,7 +145,7 @@ def test_large_figures_are_thinned_with_note() -> None:
 
 def test_figure_labels_are_escaped(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
-    assert "<b>" not in error_figures.error_picture(example, number).figure.to_json().replace(
+    assert "<b>" not in plan_figures.error_picture(example, number).figure.to_json().replace(
         "\\u003c", "<"
     )
 
@@ -241,7 +240,7 @@ def test_answers_on_large_pairs_are_a_map() -> None:
 def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if len(g.attributes) == 2)
     for drawn in (
-        error_figures.error_picture(example, number, (0, 1), [0, 0]),
+        plan_figures.error_picture(example, number, (0, 1), [0, 0]),
         questions.plane_picture(example.schema, example.workload.groups[number], 0),
     ):
         assert any(isinstance(trace, go.Heatmap) for trace in drawn.figure.data)

@@ -9,8 +9,7 @@ import pytest
 from streamlit.runtime.pages_manager import PagesManager
 
 from engine._format import format_number
-from engine.privacy import Budget
-from engine.privacy.budget import mu_of_guess
+from engine.privacy import Budget, mu_of_guess
 from engine.workload import Workload
 from pages.parts.shell import history, page_layout, permalink
 from pages.parts.shell.history import History, RequestState

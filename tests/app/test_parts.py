@@ -18,7 +18,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random, read_matrix
-from engine.workload.schema_rows import attribute_row
+from engine.workload.schema_tables import attribute_row
 from pages.parts.schema import grid
 from pages.parts.shell import figure_view, permalink, python_script
 from pages.parts.shell.error_text import LABELS, escape_markdown

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from engine.analysis.paper_results import standard_workload
+from engine.analysis.certificates import standard_workload
 from engine.bounds.lower_bounds import (
     Model,
     basis_by_importance,

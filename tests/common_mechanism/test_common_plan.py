@@ -6,12 +6,11 @@ import math
 import numpy as np
 import pytest
 
-import engine.common_mechanism.common_block
+import engine.common_mechanism.common_plan
 from demo_data import schemas
 from engine.common_mechanism import CommonPlan, workloads_by_level
-from engine.common_mechanism.common_block import block_residual
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism, residual
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism.common_plan import block_residual, coarse_or_fine, nested_choices
 from engine.errors import LimitExceeded, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -373,7 +372,7 @@ def test_common_part_above_dense_limit_is_valid(monkeypatch):
     options = CASES["three families"]
     maximal = coarse_or_fine(*options)
     monkeypatch.setattr(
-        engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2_000, 3: 1}
+        engine.common_mechanism.common_plan, "MAX_DENSE_COORDINATES", {2: 2_000, 3: 1}
     )
     common = coarse_or_fine(*options)
     assert not common.maximal
@@ -384,7 +383,7 @@ def test_common_part_above_dense_limit_is_valid(monkeypatch):
 
 
 def test_large_blocks_of_different_products_share_nothing(monkeypatch):
-    monkeypatch.setattr(engine.common_mechanism.common_block, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
+    monkeypatch.setattr(engine.common_mechanism.common_plan, "MAX_DENSE_COORDINATES", {2: 2, 3: 2})
     prefixes = Workload(numeric(4, 3)).add(("a", "b"), "prefix")
     options = make_plan(prefixes), make_plan(prefixes.add(("a", "b"), "affine"))
     common = coarse_or_fine(*options)

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.common_mechanism import NestedPlanRule
-from engine.common_mechanism import two_stage_io as step_files
+from engine.common_mechanism import NestedPlanRule, stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.stepwise import (
@@ -71,9 +70,9 @@ def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, direction):
     """On another machine, the last digit of a cost can be larger or smaller."""
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, look_result.key, option=1, by="A. Reader", reason="large cells")
-    exact_cost = step_files.option_cost
+    exact_cost = stepwise.option_cost
     monkeypatch.setattr(
-        step_files, "option_cost", lambda option: float(np.nextafter(exact_cost(option), direction))
+        stepwise, "option_cost", lambda option: float(np.nextafter(exact_cost(option), direction))
     )
     final = finish(ledger, look_result.key, RECORDS)
     assert_same_measurement(finish(ledger, look_result.key, None), final)
@@ -82,8 +81,8 @@ def test_finish_uses_costs_stored_by_look(ledger, monkeypatch, direction):
 
 def test_resume_look_file_with_other_costs_is_refused(ledger, monkeypatch):
     look_result = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    exact_cost = step_files.option_cost
-    monkeypatch.setattr(step_files, "option_cost", lambda option: exact_cost(option) * (1.0 - 1e-9))
+    exact_cost = stepwise.option_cost
+    monkeypatch.setattr(stepwise, "option_cost", lambda option: exact_cost(option) * (1.0 - 1e-9))
     with pytest.raises(LedgerError, match="cannot be read"):
         resume(ledger, look_result.key)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from engine import figures
 from engine.common_mechanism import NestedPlanRule
 from engine.common_mechanism.selection_rule import Decision
-from engine.common_mechanism.two_stage_io import Choice
+from engine.common_mechanism.stepwise import Choice
 from tests.common_mechanism.steps import CHAIN, COMMON
 
 RULE = NestedPlanRule(common=COMMON, share=0.5, snr=5.0)

@@ -20,7 +20,7 @@ import engine.ledger.ledger as ledger_module
 from demo_data.make_synthetic import synthetic
 from engine.errors import DataError, LedgerError, ResultLost
 from engine.ledger import Ledger, release_key
-from engine.ledger.noise_journal import journal as open_journal
+from engine.ledger.release_files import journal as open_journal
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -32,7 +32,7 @@ from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING
 
 measure_module = sys.modules["engine.release.measure"]
-noise_journal = sys.modules["engine.ledger.noise_journal"]
+noise_journal = sys.modules["engine.ledger.release_files"]
 FORK = multiprocessing.get_context("fork")
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
 RECORDS = synthetic(SCHEMA, 300, seed=5)
@@ -248,7 +248,7 @@ def test_sweep_without_file_locks_is_noop(
 ) -> None:
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
     (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # reserved space of the result
-    monkeypatch.setattr("engine.ledger.result_store.fcntl", None)
+    monkeypatch.setattr("engine.ledger.release_files.fcntl", None)
     monkeypatch.setattr(noise_journal, "HAS_FILE_LOCKS", False)
     assert Ledger(ledger.path).status("survey").spent == release_plan.pcost
     assert stale.exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine.ledger.noise_journal import Journal
+from engine.ledger.release_files import Journal
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload

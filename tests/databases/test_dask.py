@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import Cancelled, DataError
 from engine.records import Counts, count_marginals
-from engine.records.dask import count_partitions
+from engine.records.database import count_partitions
 from engine.release import measure
 from tests.databases.samples import PLAN, SCHEMA, create_ledger, survey
 from tests.waiting import CEILING

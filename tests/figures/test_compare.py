@@ -12,10 +12,10 @@ import pytest
 
 from engine._format import format_number, latex_text
 from engine.analysis import ROWS, NoiseScale, losses, results_table, within_text
+from engine.analysis.certificates import published_rmse
 from engine.analysis.compare import Comparison, comparison, expected_costs
 from engine.analysis.error_distribution import error_distribution
-from engine.analysis.paper_results import published_rmse
-from engine.analysis.relative_error import quality_text
+from engine.analysis.quality import quality_text
 from engine.figures import (
     Picture,
     all_tied,

@@ -8,7 +8,7 @@ import pytest
 
 from engine.figures import areas_picture, error_picture, has_map, pairs_picture
 from engine.figures.base import log_ticks
-from engine.figures.errors import error_grid, spread_axes
+from engine.figures.plans import error_grid, spread_axes
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload

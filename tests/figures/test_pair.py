@@ -10,7 +10,7 @@ import pytest
 
 from engine._format import format_number
 from engine.analysis import losses, plan_diff, summary
-from engine.analysis.plan_comparison import ratios
+from engine.analysis.compare import ratios
 from engine.errors import PlanError
 from engine.figures import ratio_picture
 from engine.mechanisms import plan

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 import engine.ledger.ledger
-import engine.ledger.result_store
+import engine.ledger.release_files
 import engine.ledger.sqlite_file
 from engine.errors import ResultLost
 from engine.ledger import Ledger
@@ -50,7 +50,7 @@ def test_create_ledger_syncs_folder(tmp_path, monkeypatch):
 def test_save_result_syncs_file_then_name_then_row(ledger, monkeypatch):
     receipt, order = spend(ledger), record_syncs(monkeypatch)
     # The allocation of disk space also syncs the file, which would be recorded here.
-    monkeypatch.setattr(engine.ledger.result_store, "_allocate", lambda file, size: None)
+    monkeypatch.setattr(engine.ledger.release_files, "_allocate", lambda file, size: None)
     real = engine.ledger.ledger.append
 
     def append(*args, **content):
@@ -84,9 +84,9 @@ def test_secret_key_is_synced_before_link(ledger, monkeypatch):
 MOMENTS = {
     "the row is written, not committed": (engine.ledger.ledger, "append", 0, "unspent"),
     "the spend is committed, nothing drawn": (engine.ledger.ledger.Receipt, "of", 0, "lost"),
-    "result is partly written": (engine.ledger.result_store, "_digest", 0, "lost"),
+    "result is partly written": (engine.ledger.release_files, "_digest", 0, "lost"),
     "the result has its name, no row yet": (
-        engine.ledger.result_store.Draft,
+        engine.ledger.release_files.Draft,
         "rename_to",
         0,
         "lost",

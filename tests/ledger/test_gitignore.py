@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.ledger import Ledger
-from engine.ledger.noise_journal import journal
+from engine.ledger.release_files import journal
 from engine.ledger.sqlite_file import append, read_rows, transaction
 from engine.privacy import Budget
 from tests.ledger.helpers import spend

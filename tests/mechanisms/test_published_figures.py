@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import demo_data
+from engine.analysis.certificates import standard_workload
 from engine.analysis.compare import compare, comparison
-from engine.analysis.paper_results import standard_workload
 from engine.errors import Cancelled, PlanError
 from engine.mechanisms import label_of, load_plan, plan, title_of
 from engine.mechanisms.base import Mechanism

@@ -284,7 +284,7 @@ BUGS = (
     ),
     Bug(
         name="rows per person multiplied once, not squared",
-        file="engine/privacy/budget.py",
+        file="engine/privacy.py",
         old="return _at_least(Fraction(row_pcost) * self.rows_per_person**2)",
         new="return _at_least(Fraction(row_pcost) * self.rows_per_person)",
         tests=("tests/plans/test_neighbours.py",),
@@ -315,21 +315,21 @@ BUGS = (
     ),
     Bug(
         name="rho is a quarter of pcost",
-        file="engine/privacy/budget.py",
+        file="engine/privacy.py",
         old="return _at_least(Fraction(self.pcost) / 2)",
         new="return _at_least(Fraction(self.pcost) / 4)",
         tests=("tests/test_privacy.py",),
     ),
     Bug(
         name="delta rounded down",
-        file="engine/privacy/budget.py",
+        file="engine/privacy.py",
         old="    return min(value + _LOG_DELTA_MARGIN + slack * (abs(a) + 2), 0.0)\n",
         new="    return min(value - _LOG_DELTA_MARGIN - slack * (abs(a) + 2), 0.0)\n",
         tests=("tests/test_privacy.py",),
     ),
     Bug(
         name="discrete noise treated as rounded Gaussian noise",
-        file="engine/privacy/budget.py",
+        file="engine/privacy.py",
         old="    total_variation = load / 24\n",
         new="    total_variation = load / 2400\n",
         tests=("tests/test_discrete_curve.py",),
@@ -353,7 +353,7 @@ BUGS = (
     ),
     Bug(
         name="zCDP epsilon misses a term",
-        file="engine/privacy/budget.py",
+        file="engine/privacy.py",
         old="terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / t, -math.log1p(t) / t)",
         new=(
             "terms = (rho, rho * t, log_t, -math.log1p(t), log_inverse / (1 + t), -math.log1p(t)"
@@ -699,21 +699,21 @@ BUGS = (
     ),
     Bug(
         name="journal key reused for a second spend",
-        file="engine/ledger/noise_journal.py",
+        file="engine/ledger/release_files.py",
         old="self.path.name, self.digest, row_hash])",
         new="self.path.name, self.digest])",
         tests=("tests/crashes/test_journal.py::test_noise_bits_of_different_spends_differ",),
     ),
     Bug(
         name="lost journal key replaced",
-        file="engine/ledger/noise_journal.py",
+        file="engine/ledger/release_files.py",
         old="        if spent():\n",
         new="        if file is not None and spent():\n",
         tests=("tests/crashes/test_journal.py::test_journal_after_spend_is_not_created",),
     ),
     Bug(
         name="live release treated as crashed",
-        file="engine/ledger/noise_journal.py",
+        file="engine/ledger/release_files.py",
         old="        if not locked(file):\n            raise _locked_error(path)\n",
         new="",
         tests=("tests/crashes/test_journal.py::test_journal_of_running_release_blocks_second_run",),
@@ -721,7 +721,7 @@ BUGS = (
     # Two-stage releases
     Bug(
         name="costs in a first-stage file trusted",
-        file="engine/common_mechanism/two_stage_io.py",
+        file="engine/common_mechanism/stepwise.py",
         old="    if not np.allclose(\n        [float(price) for price in stored_prices]",
         new="    if False and not np.allclose(\n        [float(price) for price in stored_prices]",
         tests=(
@@ -730,7 +730,7 @@ BUGS = (
     ),
     Bug(
         name="second stage accepts other records",
-        file="engine/common_mechanism/two_stage_io.py",
+        file="engine/common_mechanism/stepwise.py",
         old="    if same:\n",
         new="    if True:\n",
         tests=("tests/common_mechanism/test_same_records.py",),

@@ -15,9 +15,9 @@ from engine.mechanisms import at_budget, load_plan, plan
 from engine.mechanisms.base import Limits
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual_base import ResidualMechanism
-from engine.plans import Plan, group_variance, kronecker_rows, variance_builder
+from engine.plans import Plan, group_variance, variance_builder
 from engine.plans.blocks import LazyBlocks, total_pcost
-from engine.plans.kronecker_rows import quadratic_forms, squared_norms_of_products
+from engine.plans.group_variance import quadratic_forms, squared_norms_of_products
 from engine.plans.variance_builder import VarianceBuilder, variances_by_class
 from engine.privacy import Budget
 from engine.residuals import Complement, Split
@@ -28,7 +28,7 @@ from tests.shapes import numeric
 
 def set_listing(monkeypatch: pytest.MonkeyPatch, *, listed: bool) -> None:
     """Make the engine compute variances from listed queries (True) or by quadratic forms (False)."""
-    for module in (kronecker_rows, variance_builder):
+    for module in (group_variance, variance_builder):
         monkeypatch.setattr(module, "prefers_quadratic_forms", lambda shapes, columns: not listed)
 
 
@@ -139,13 +139,13 @@ def test_at_budget_reuses_search_and_variances(options, pcost, monkeypatch) -> N
 def test_plan_large_strategy_uses_quadratic_forms(monkeypatch) -> None:
     """A matrix of all queries by all strategy rows would have 10^8 entries."""
     attribute_counts = []
-    forms = kronecker_rows.quadratic_forms
+    forms = group_variance.quadratic_forms
 
     def recorded_forms(rows, covariance):
         attribute_counts.append(len(rows))  # one array of query rows for each attribute
         return forms(rows, covariance)
 
-    monkeypatch.setattr(kronecker_rows, "quadratic_forms", recorded_forms)
+    monkeypatch.setattr(group_variance, "quadratic_forms", recorded_forms)
     workload = Workload(numeric(30, 25)).add(("a", "b"), "range").add(("a", "b"), "prefix")
     assert plan(workload, Budget(pcost=1.0), gap=0.5).rmse > 0
     assert 2 in attribute_counts

@@ -11,7 +11,7 @@ import scipy.optimize
 from engine.errors import PlanError
 from engine.mechanisms import plan, reweighting
 from engine.mechanisms.querysmasher import QuerySmasher
-from engine.plans.linear_variances import linear_variances
+from engine.plans.group_variance import linear_variances
 from engine.plans.objectives import Objective, symmetry
 from engine.residuals import Split
 from engine.residuals.basis import UNIFORM

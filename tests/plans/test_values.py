@@ -20,8 +20,8 @@ from engine.analysis.compare import Comparison, comparison
 from engine.errors import LedgerError, PlanError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
-from engine.plans import pareto_front as pareto_front_module
-from engine.plans.pareto_front import pareto_front
+from engine.plans import group_variance
+from engine.plans.group_variance import pareto_front
 from engine.privacy import Budget
 from engine.release import Measurement, measure
 from engine.workload import Attribute, Schema, Workload
@@ -173,8 +173,8 @@ def test_pareto_front_equals_pairwise_comparison(
     features: int, bins: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bins is not None:
-        monkeypatch.setattr(pareto_front_module, "FRONT_BINS", bins)
-        monkeypatch.setattr(pareto_front_module, "MIN_BINNED_POINTS", 0)
+        monkeypatch.setattr(group_variance, "FRONT_BINS", bins)
+        monkeypatch.setattr(group_variance, "MIN_BINNED_POINTS", 0)
     rng = np.random.default_rng(features)
     for _ in range(30):
         values = rng.integers(0, 6, (features, 25)).astype(float)

@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from engine.mechanisms import plan
-from engine.postprocess.determination import determined_attributes, follow_sources
 from engine.postprocess.residual_estimates import assemble_table, evidence
-from engine.postprocess.uncertainty import draw_truth, residual_posteriors, simulate_measurement
+from engine.postprocess.uncertainty import (
+    determined_attributes,
+    draw_truth,
+    follow_sources,
+    residual_posteriors,
+    simulate_measurement,
+)
 from engine.privacy import Budget
 from engine.publish.tables_package import write_tables
 from engine.publish.verify import verify_package

@@ -11,10 +11,13 @@ import pytest
 from engine.mechanisms import plan
 from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
-from engine.postprocess.dependence import expected_deviations
-from engine.postprocess.mediators import PairPredictions
 from engine.postprocess.nonnegative_projection import project_nonnegative
-from engine.postprocess.partial_pooling import on_simplex, pooled_pairs, single_tables
+from engine.postprocess.partial_pooling import (
+    expected_deviations,
+    on_simplex,
+    pooled_pairs,
+    single_tables,
+)
 from engine.postprocess.residual_estimates import (
     Evidence,
     MeasuredProjection,
@@ -23,7 +26,7 @@ from engine.postprocess.residual_estimates import (
     contrast,
     evidence,
 )
-from engine.postprocess.shrinkage import shrink_table, shrunk_total
+from engine.postprocess.shrinkage import PairPredictions, shrink_table, shrunk_total
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload

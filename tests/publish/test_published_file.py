@@ -10,7 +10,7 @@ from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms import plan
 from engine.postprocess import QualityRule, publish
 from engine.postprocess.published_tables import publish_forecast
-from engine.postprocess.utility_checks import AcceptanceRule, acceptance
+from engine.postprocess.uncertainty import AcceptanceRule, acceptance
 from engine.privacy import Budget
 from engine.publish import report as published_file
 from engine.publish.report import read_published, write_answers, write_published, write_records

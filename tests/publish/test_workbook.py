@@ -19,7 +19,7 @@ from engine.publish.output_path import check_target
 from engine.publish.tables_package import write_tables, write_workbook
 from engine.publish.verify import verify_package
 from engine.workload import Attribute, Schema, Workload
-from engine.workload.integer_bins import IN_FILES, cell_text
+from engine.workload.attribute import IN_FILES, cell_text
 from tests.publish.measured import measured_on
 
 REGIONS = ["=1+1", "http://north.example", "-5", "007", 'Süd "West"', "{=A1}"]

@@ -16,7 +16,7 @@ import pytest
 import engine.records.database as grouped
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine
-from engine.common_mechanism.two_stage_io import counts_for_steps
+from engine.common_mechanism.stepwise import counts_for_steps
 from engine.errors import DataError, SchemaError
 from engine.ledger import Ledger
 from engine.mechanisms import plan

@@ -17,7 +17,7 @@ import pytest
 from engine.cli.main import main
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine
-from engine.common_mechanism.two_stage_io import counts_for_steps
+from engine.common_mechanism.stepwise import counts_for_steps
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
 from engine.mechanisms import plan

@@ -22,7 +22,7 @@ from pathlib import Path
 import engine.ledger.ledger
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.ledger import Ledger, release_key
-from engine.ledger.result_store import result_file
+from engine.ledger.release_files import result_file
 from engine.privacy import Budget
 from tests.waiting import CEILING, until
 

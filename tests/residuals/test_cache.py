@@ -10,15 +10,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import engine.residuals.cache as solve_cache
+import engine.residuals.strategy_search as solve_cache
 from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.release import measure
 from engine.residuals import DualProblem, Factor, Options
-from engine.residuals.cache import SolveCache, default_cache, default_folder, most_similar
 from engine.residuals.decomposition import decompose
-from engine.residuals.strategy_search import Search
+from engine.residuals.strategy_search import (
+    Search,
+    SolveCache,
+    default_cache,
+    default_folder,
+    most_similar,
+)
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Attribute, Schema, Workload
 from tests import shapes

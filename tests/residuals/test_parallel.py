@@ -14,13 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
-import engine.residuals.parallel as parallel
 from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.residuals import Factor, Options
-from engine.residuals.parallel import Task, is_configured, search_all, workers_for
+from engine.residuals import Factor, Options, subworkload_solver
 from engine.residuals.strategy_search import Search
+from engine.residuals.subworkload_solver import Task, is_configured, search_all, workers_for
 from engine.workload import Workload
 from tests import shapes
 from tests.waiting import CEILING, until
@@ -45,7 +44,7 @@ def serial():
 @pytest.fixture
 def sent_tasks(monkeypatch):
     """Return the list of the tasks sent to workers."""
-    sent, original = [], parallel.search_all
+    sent, original = [], subworkload_solver.search_all
 
     def recording(tasks, *others):
         tasks = list(tasks)
@@ -59,7 +58,7 @@ def sent_tasks(monkeypatch):
 @pytest.fixture
 def ray():
     cluster = importlib.import_module("ray")
-    root = str(Path(parallel.__file__).parents[2])
+    root = str(Path(subworkload_solver.__file__).parents[2])
     cluster.init(
         num_cpus=2, include_dashboard=False, runtime_env={"env_vars": {"PYTHONPATH": root}}
     )
@@ -123,7 +122,7 @@ def test_plan_dask_cluster_is_equal_or_refused(serial, processes, sent_tasks):
 
 
 def test_engine_uses_public_joblib_names_only():
-    for file in Path(parallel.__file__).parents[1].rglob("*.py"):
+    for file in Path(subworkload_solver.__file__).parents[1].rglob("*.py"):
         assert not re.search(r"joblib\._|from joblib import _", file.read_text("utf-8")), file
 
 
@@ -222,7 +221,7 @@ def test_search_all_cancelled_ends_searches_not_pool(backend):
         # The thread that listens to the workers ends only when no search runs or waits.
         until(
             lambda: all(
-                getattr(thread, "_target", None) is not parallel._listen
+                getattr(thread, "_target", None) is not subworkload_solver._listen
                 for thread in threading.enumerate()
             ),
             words="searches continue after the cancellation",
@@ -245,7 +244,7 @@ def test_workers_end_with_parent_process(tmp_path):
     script = """
 import numpy as np
 from tests.residuals.test_parallel import endless_searches
-from engine.residuals.parallel import search_all
+from engine.residuals.subworkload_solver import search_all
 list(search_all(endless_searches(4), 2, np.inf, lambda done: print('ready', flush=True)))
 """
     process = subprocess.Popen(

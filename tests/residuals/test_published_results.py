@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.published import ROWS, SCHEMAS, line, measure
-from engine.analysis.paper_results import JOINT_FAMILIES
+from engine.analysis.certificates import JOINT_FAMILIES
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import basis

@@ -19,8 +19,8 @@ from engine.residuals import (
 )
 from engine.residuals.alternating_search import AlternatingSearch
 from engine.residuals.basis import basis
-from engine.residuals.window_mix_strategy import MixMatrices, WindowMixStrategy
 from engine.residuals.window_solver import WindowGram, WindowSpace, evaluate, solve
+from engine.residuals.window_strategy import MixMatrices, WindowMixStrategy
 
 # Pairs (cells, width). They cover all ways in which `window_solver` eliminates nodes: in their
 # order, in their order up to the middle, and those with equal remainders together.

@@ -19,8 +19,8 @@ from engine.residuals import (
     window_strategy,
 )
 from engine.residuals.basis import FullDomain, basis
-from engine.residuals.cache import SolveCache
 from engine.residuals.operators import Chain
+from engine.residuals.strategy_search import SolveCache
 from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,

@@ -7,7 +7,7 @@ import pytest
 import demo_data
 from engine.errors import SchemaError
 from engine.workload import Attribute, Schema
-from engine.workload.schema_draft import (
+from engine.workload.schema_tables import (
     columns_of_json_records,
     columns_of_records,
     draft_from_dictionary,

@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import SchemaError
 from engine.workload import Attribute, Schema, Workload
-from engine.workload.constraints import MOST_CELLS, MOST_RULES
+from engine.workload.schema import MOST_CELLS, MOST_RULES
 
 AGE = Attribute.numeric("age", [0, 15, 30, 99])
 MARRIED = Attribute.categorical("married", ["no", "yes"])

@@ -16,7 +16,7 @@ from engine.records.encoding import FRACTION
 from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema
 from engine.workload.predicates import evaluate
-from engine.workload.schema_draft import draft_from_dictionary
+from engine.workload.schema_tables import draft_from_dictionary
 from engine.workload.sql import workload_from_sql
 
 INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)

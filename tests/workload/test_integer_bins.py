@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.workload import Attribute
-from engine.workload.integer_bins import cell_text, query_texts
+from engine.workload.attribute import cell_text, query_texts
 
 AGE = Attribute.numeric("age", [0, 10, 11, 120], integer=True)
 # bins of numbers that need not be integers

@@ -7,7 +7,7 @@ import pytest
 import demo_data
 from engine.errors import SchemaError
 from engine.workload import Attribute, CodeList, Schema
-from engine.workload.schema_rows import (
+from engine.workload.schema_tables import (
     attribute_of_row,
     attribute_row,
     edges_text,

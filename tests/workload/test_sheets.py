@@ -15,7 +15,7 @@ from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.records import subprocess_readers as sheets
 from engine.records.subprocess_readers import sheet_text
 from engine.workload import Attribute, Schema
-from engine.workload.schema_draft import draft_from_dictionary, is_dictionary
+from engine.workload.schema_tables import draft_from_dictionary, is_dictionary
 
 SCHEMA = Schema(
     [

@@ -55,7 +55,6 @@ import numpy as np
 from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
-from engine.residuals.cache import SolveCache
 from engine.residuals.decomposition import (
     DeferredFactor,
     Factor,
@@ -65,6 +64,7 @@ from engine.residuals.decomposition import (
 )
 from engine.residuals.dual_solver import Options
 from engine.residuals.search_costs import eigen_seconds, step_seconds
+from engine.residuals.strategy_search import SolveCache
 from engine.residuals.tuning.center_objective import (
     FORECAST_EVALUATIONS,
     INTERVAL_SECONDS_PER_CELL,

@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine import figures
 from engine.common_mechanism import CommonPlan, stepwise
-from engine.common_mechanism.two_stage_io import Steps
+from engine.common_mechanism.stepwise import Steps
 from engine.errors import EngineError
 from engine.ledger import Ledger
 from pages.parts.coarse import candidates_form

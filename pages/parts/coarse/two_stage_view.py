@@ -10,7 +10,7 @@ from engine import figures
 from engine._format import pluralize
 from engine.common_mechanism import CommonPlan, stepwise
 from engine.common_mechanism.selection_rule import Decision
-from engine.common_mechanism.two_stage_io import Steps
+from engine.common_mechanism.stepwise import Steps
 from engine.ledger import Ledger
 from pages.parts.coarse import candidates_form, ledger_state, script, spend_form, views
 from pages.parts.coarse.candidates_form import Settings

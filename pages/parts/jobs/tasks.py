@@ -15,8 +15,8 @@ from engine.analysis import (
     WeightProposal,
     change_effects,
     comparison,
-    hidden_errors,
     mechanism_bound,
+    quality,
 )
 from engine.analysis.certificates import MechanismBound
 from engine.analysis.compare import Comparison
@@ -163,7 +163,7 @@ def propose_weights(
     ``groups`` are the indices of these groups. Returns None if larger weights do not help.
     """
     request = _request(workload, budget, mechanism, options)
-    return hidden_errors.propose_weights(request, groups, progress)
+    return quality.propose_weights(request, groups, progress)
 
 
 def helpful_changes(

@@ -8,7 +8,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine import analysis, figures
-from engine.analysis import levels
+from engine.analysis.variance_breakdown import area_errors, find_areas
 from engine.plans import Plan
 from engine.workload.level_queries import LevelQueries
 from pages.parts.shell import figure_view
@@ -34,8 +34,8 @@ def draw(
     by_title = {level.title: level for level in group_levels}
     level = by_title[level_choice.choose_level(list(by_title), key="preview_level")]
     text = level_choice.search(level, key=f"areas_find_{level.title}")
-    table = levels.area_errors(plan, number, level)
-    areas = levels.find_areas(table, level, text)
+    table = area_errors(plan, number, level)
+    areas = find_areas(table, level, text)
     if not len(areas):
         st.info("No area has this text. Enter fewer letters.", icon="🔎")
         return

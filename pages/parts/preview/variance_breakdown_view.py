@@ -11,16 +11,10 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine.analysis.change_effects import changed_requests
 from engine.analysis.variance_breakdown import breakdown_text, errors_by_group, worst_query
-from engine.analysis.what_if import (
-    CHANGES,
-    Change,
-    ChangedRequest,
-    coarser_attribute,
-    twice_budget,
-)
+from engine.analysis.what_if import CHANGES, Change, ChangedRequest, coarser_attribute, twice_budget
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.workload import integer_bins
+from engine.workload.attribute import domain_text
 from pages.parts.jobs import job_queue, job_widget, plans, tasks
 from pages.parts.shell import budgets, buttons, figure_view, history
 from pages.parts.shell.error_text import (
@@ -143,7 +137,7 @@ def _untried_ways(group: int) -> None:
 def _merged_bins(attribute: str) -> str:
     """Return the bins of an attribute after pairs of adjacent ones are merged, as text."""
     merged = coarser_attribute(history.current().required_workload.schema[attribute])
-    return f"new bins: {integer_bins.domain_text(merged)}"
+    return f"new bins: {domain_text(merged)}"
 
 
 def _way(change: Change, group: int, attribute: str) -> None:

@@ -9,7 +9,7 @@ import streamlit as st
 
 from engine.publish.tables_package import crosstab, is_cells
 from engine.workload import Group, Schema
-from engine.workload.integer_bins import ON_SCREEN
+from engine.workload.attribute import ON_SCREEN
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown
 

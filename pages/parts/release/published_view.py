@@ -17,7 +17,7 @@ from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.postprocess.uncertainty import FLAGS, REASONS
 from engine.publish.report import read_level_sums, read_published
 from engine.release import Measurement
-from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
+from engine.workload.attribute import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_queue, job_widget, private_tempdir, publishing
 from pages.parts.release import crosstab_view, download_view
 from pages.parts.shell import buttons, figure_view

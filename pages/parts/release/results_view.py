@@ -11,11 +11,11 @@ from demo_data.make_synthetic import synthetic
 from engine import _format as texts
 from engine import figures
 from engine.analysis.ad_hoc_queries import add_truth
-from engine.analysis.relative_error import quality_counts_text, with_quality
+from engine.analysis.quality import quality_counts_text, with_quality
 from engine.plans import Plan
 from engine.release import Measurement
 from engine.workload import Schema
-from engine.workload.integer_bins import IN_FILES, ON_SCREEN, query_texts
+from engine.workload.attribute import IN_FILES, ON_SCREEN, query_texts
 from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.release import crosstab_view, download_view, published_view, wizard
 from pages.parts.release.download_view import mark

@@ -22,7 +22,7 @@ from engine.records.subprocess_readers import (
 )
 from engine.release.public_draft import draft_of_public
 from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
-from engine.workload.schema_draft import (
+from engine.workload.schema_tables import (
     HOLD,
     columns_of_json_records,
     columns_of_records,

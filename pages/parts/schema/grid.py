@@ -11,9 +11,10 @@ import streamlit as st
 
 from engine._format import pluralize
 from engine.errors import SchemaError
-from engine.workload import Attribute, Schema, integer_bins
+from engine.workload import Attribute, Schema
+from engine.workload.attribute import cell_text, could_be_integer, domain_text
 from engine.workload.schema_io import HIERARCHIES_KEY
-from engine.workload.schema_rows import (
+from engine.workload.schema_tables import (
     FLAGS,
     ROW_KEYS,
     ROW_TYPES,
@@ -262,16 +263,16 @@ def note_domains(schema: Schema, rows: Sequence[Row]) -> None:
     for attribute in schema.attributes[:MAX_DOMAINS]:
         is_listed = attribute.name in listed
         size = pluralize(attribute.size, "value")
-        domain = size if is_listed else integer_bins.domain_text(attribute)
+        domain = size if is_listed else domain_text(attribute)
         lines.append(f"**{escape_markdown(attribute.name)}**: {escape_markdown(domain)}")
     if (omitted := len(schema) - len(lines)) > 0:
         lines.append(f"and {pluralize(omitted, 'attribute')} more")
     size_text = f"{pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')}"
     notes = [f"Read as: {' · '.join(lines)}. {size_text} in the full table."]
-    if names := _names(schema, integer_bins.could_be_integer):
-        first = next(filter(integer_bins.could_be_integer, schema.attributes))
+    if names := _names(schema, could_be_integer):
+        first = next(filter(could_be_integer, schema.attributes))
         before, after = (
-            escape_markdown(integer_bins.cell_text(attribute, 0))
+            escape_markdown(cell_text(attribute, 0))
             for attribute in (first, replace(first, integer=True))
         )
         notes.append(f"Whole numbers only? Tick **integers** for {names}: “{before}” → “{after}”.")

@@ -10,8 +10,7 @@ import streamlit as st
 
 from engine._format import cost, pluralize, power_text, remaining_text
 from engine.ledger.balance import TotalDefinition
-from engine.privacy import Budget
-from engine.privacy.budget import mu_of_guess
+from engine.privacy import Budget, mu_of_guess
 from pages.parts.shell import history
 from pages.parts.shell.error_text import deferred_errors
 

@@ -22,7 +22,7 @@ import platformdirs
 import streamlit as st
 
 from engine._atomic_io import atomic_file
-from engine.workload.schema_rows import ROW_KEYS
+from engine.workload.schema_tables import ROW_KEYS
 from pages.parts.shell.auth_middleware import BROWSER
 from pages.parts.shell.figure_view import OPEN
 from pages.parts.shell.history import REPORT_TOKEN

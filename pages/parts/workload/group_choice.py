@@ -13,7 +13,7 @@ from engine.analysis import condition_name, find_cells, find_groups, worst_first
 from engine.analysis.variance_breakdown import least_accurate_queries
 from engine.plans import Plan
 from engine.workload import Attribute, Circular, Group, Level, Levels, Marginal, Range, Workload
-from engine.workload.integer_bins import cell_text, query_texts
+from engine.workload.attribute import cell_text, query_texts
 from engine.workload.level_queries import levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 

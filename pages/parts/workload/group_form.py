@@ -13,8 +13,8 @@ from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
 from engine.workload import Group, Levels, Schema, Workload, has_queries_on, new_groups
+from engine.workload.attribute import query_texts
 from engine.workload.families import default_family
-from engine.workload.integer_bins import query_texts
 from pages.parts.shell import buttons, figure_view, history
 from pages.parts.shell.error_text import (
     deferred_errors,

@@ -8,12 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine.analysis import levels
+from engine.analysis.variance_breakdown import level_page, read_runs
 from engine.plans import Plan
 from engine.workload import Group
-from engine.workload.integer_bins import query_texts
-from engine.workload.level_queries import LevelQueries, level_groups, levels_of_group
-from engine.workload.part_queries import PartQueries
+from engine.workload.attribute import query_texts
+from engine.workload.level_queries import LevelQueries, PartQueries, level_groups, levels_of_group
 from pages.parts.shell.error_text import escape_markdown
 
 SEARCHED_AREAS = 20  # levels with fewer areas, and parts with fewer queries, have no search field
@@ -52,10 +51,10 @@ class Queries:
     def page(self, read: Read) -> Any:
         """Return the rows of the open page; ``read`` returns the rows of queries of the group."""
         if self.found is not None:
-            return levels.read_runs(read, self.found.runs(self.first, self.end))
+            return read_runs(read, self.found.runs(self.first, self.end))
         if self.level is None:
             return read(self.first, self.end)
-        return levels.level_page(read, self.level, self.areas, self.first, self.end)
+        return level_page(read, self.level, self.areas, self.first, self.end)
 
     def full_table(self, read: Read) -> Callable[[], Any] | None:
         """Return a function that returns the rows of all pages, for a download.
@@ -65,7 +64,7 @@ class Queries:
         level = self.level
         if level is None or self.total > MAX_DOWNLOAD:
             return None
-        return lambda: levels.level_page(read, level, self.areas)
+        return lambda: level_page(read, level, self.areas)
 
 
 def choose_level(titles: Sequence[str], *, key: str) -> str:

@@ -10,7 +10,7 @@ from engine import _format as texts
 from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
 from engine.workload import Attribute, Schema, predicates
-from engine.workload.integer_bins import cell_text
+from engine.workload.attribute import cell_text
 from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import group_choice, range_form
 from pages.parts.workload.family_form import CONDITION

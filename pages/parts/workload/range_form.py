@@ -12,8 +12,8 @@ from engine import _format as texts
 from engine import figures
 from engine._format import pluralize
 from engine.workload import Attribute, Group, Schema
+from engine.workload.attribute import cell_text, query_texts
 from engine.workload.conditions import box_workload
-from engine.workload.integer_bins import cell_text, query_texts
 from pages.parts.shell import figure_view
 from pages.parts.shell.error_text import escape_markdown, show_errors
 from pages.parts.workload import group_form

@@ -18,9 +18,9 @@ from engine.errors import NotApplicable
 from engine.mechanisms import plan, registry, title_of, variants
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.plans import Plan
-from engine.plans.solver_state import SolverState
+from engine.plans.plan import SolverState
 from engine.privacy import Budget
-from engine.residuals.cache import LruCache
+from engine.residuals.strategy_search import LruCache
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plan_cache, plans

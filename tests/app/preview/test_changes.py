@@ -12,7 +12,8 @@ from engine._format import format_number
 from engine.analysis.change_effects import helpful_changes
 from engine.analysis.what_if import coarser_attribute
 from engine.privacy import Budget
-from engine.workload import Attribute, Schema, Workload, integer_bins
+from engine.workload import Attribute, Schema, Workload
+from engine.workload.attribute import domain_text
 from pages.parts.preview import table_errors_view, variance_breakdown_view
 from tests.app.preview.sessions import open_preview, wait_for_changes
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
@@ -91,7 +92,7 @@ def test_changes_are_offered_with_their_effect(
     assert all(text in shown[0] for text in shown[1:])
     if "age" in attributes:  # the bins that merging would give, before it is tried
         merged = coarser_attribute(session.studio.schema["age"])
-        assert f"new bins: {integer_bins.domain_text(merged)}" in session.text()
+        assert f"new bins: {domain_text(merged)}" in session.text()
     # Dropping the largest tables would remove a table with two attributes.
     assert ("what_if_drop" in keys) == (len(attributes) == 1)
 

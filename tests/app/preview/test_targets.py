@@ -11,7 +11,7 @@ from engine._format import cost, format_number
 from engine.analysis import NoiseScale, budget_for_quality, budget_for_query
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
-from engine.analysis.relative_error import quality_shares, quality_text
+from engine.analysis.quality import quality_shares, quality_text
 from engine.mechanisms import plan
 from engine.postprocess.publication_weights import publication_weights
 from engine.privacy import Budget

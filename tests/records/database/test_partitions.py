@@ -12,7 +12,7 @@ import pytest
 
 from engine.errors import Cancelled, DataError
 from engine.records import count_marginals
-from engine.records.dask import count_partitions
+from engine.records.database import count_partitions
 from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
@@ -31,7 +31,7 @@ def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> N
         return True
 
     # five partitions in groups of two
-    monkeypatch.setattr("engine.records.dask.MAX_CONCURRENT_PARTITIONS", 2)
+    monkeypatch.setattr("engine.records.database.MAX_CONCURRENT_PARTITIONS", 2)
     check(partitions(), progress=record)
     assert fractions == sorted(fractions)
     assert {0.4, 0.8, 1.0} < set(fractions)
