@@ -1,4 +1,4 @@
-"""Error targets per group: the smallest_budget budget for all targets, and targets that must not change."""
+"""Error targets per group: the smallest budget for all targets, and targets that must not change."""
 
 from __future__ import annotations
 
