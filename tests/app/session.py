@@ -140,6 +140,11 @@ class Session:
     def studio(self) -> RequestState:
         return self.app.session_state["history"].present
 
+    @property
+    def version(self) -> int:
+        """Version of the request, with which the keys of widgets end."""
+        return self.app.session_state["history"].version
+
 
 def demo_schema(name: str) -> Schema:
     return Schema.from_json(demo_data.schemas()[name].read_bytes())

@@ -24,6 +24,7 @@ from engine.residuals.strategy_search import LruCache
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plan_cache, plans
+from pages.parts.jobs.status import Status
 from pages.parts.shell import permalink, python_script
 from pages.parts.shell.history import RequestState
 from tests.app.compare.sessions import (
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 def test_compare_page_without_workload_shows_instructions() -> None:
     session = Session().go("compare")
     assert "nothing to compare yet" in session.text()
-    assert next(b for b in session.app.button if b.key == "next").disabled
+    assert session.app.button(key="next").disabled
     for view in ("Differences", "Other budgets", "Strategies"):
         assert "Press Compare above" in session.set(compare_view=view).text()
     assert "upload a plan file" in session.set(compare_view="Plans").text()
@@ -53,22 +54,20 @@ def test_compare_page_without_workload_shows_instructions() -> None:
 
 def test_compare_page_starts_only_quick_mechanisms() -> None:
     session = open_demo("census", page="compare")
-    chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
-    table = expected_costs(
-        Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)
-    ).set_index("mechanism")
-    assert chosen == quick_choices(table.reset_index())
-    # five quick mechanisms, and HDMM
-    assert len(chosen) == 6
-    assert chosen[-1] == "hdmm"
-    assert (table.loc[chosen[:-1], "seconds"] <= 1.0).all()
+    chosen = session.app.multiselect(key="compare_chosen").value
+    workload = Workload.all_ways(demo_schema("census"), (1, 2))
+    costs = expected_costs(workload, Budget(pcost=1.0))
+    assert chosen == quick_choices(costs)
+    *quick_mechanisms, last = chosen
+    assert last == "hdmm"
+    assert len(quick_mechanisms) == 5
+    seconds = costs.set_index("mechanism")["seconds"]
+    assert (seconds[quick_mechanisms] <= 1.0).all()
     session.until(lambda: "Done: the results are below" in session.text())
     assert "of 6 mechanisms are the most accurate" in session.text()
     session.press("compare_all")  # slow mechanisms start only on request
-    assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(
-        variants()
-    )
-    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert session.app.multiselect(key="compare_chosen").value == list(variants())
+    assert not session.app.button(key="compare_start").disabled
     assert "previous selection" in session.text()
 
 
@@ -99,14 +98,15 @@ def test_expected_wait_refers_to_time_limit() -> None:
     schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
     workload = Workload.all_ways(schema, (1, 2), family=families)
     tuned = [("querysmasher", {"centers": "tuned"})]
-    short, long = (
-        float(expected_costs(workload, Budget(pcost=1.0), tuned, time_limit=s)["seconds"][0])
-        for s in (1.0, 120.0)
-    )
-    assert short < long
+
+    def tuning_seconds(time_limit: float) -> float:
+        costs = expected_costs(workload, Budget(pcost=1.0), tuned, time_limit=time_limit)
+        return float(costs["seconds"][0])
+
+    assert tuning_seconds(1.0) < tuning_seconds(120.0)
     session = Session(plan=permalink.packed(RequestState(workload=workload)))
     session.go("compare", compare_chosen=["querysmasher (centers=tuned)"], compare_limit=120)
-    assert f"is expected to take about {duration_text(long)}." in session.text()
+    assert f"is expected to take about {duration_text(tuning_seconds(120.0))}." in session.text()
 
 
 def test_hdmm_with_long_forecast_starts_only_on_request() -> None:
@@ -130,14 +130,17 @@ def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatc
 def test_cancelled_comparison_ends_all_processes() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2, 3))
     job_queue.start("slow", slow, workload.to_json(), gentle=True)
-    find_job = lambda: job_queue.find("slow")  # noqa: E731
+
+    def job() -> Status:
+        return job_queue.find("slow")
+
     until(
-        lambda: find_job().text.startswith("Running QuerySmasher") and workers(),
-        words=lambda: find_job().text,
+        lambda: job().text.startswith("Running QuerySmasher") and worker_pids(),
+        words=lambda: job().text,
     )
     job_queue.cancel("slow")
-    until(lambda: not find_job().running and not workers(), words=lambda: find_job().state)
-    assert find_job().state == "cancelled"
+    until(lambda: not job().running and not worker_pids(), words=lambda: job().state)
+    assert job().state == "cancelled"
 
 
 def test_comparison_on_page_can_be_cancelled() -> None:
@@ -159,24 +162,24 @@ def test_comparison_on_page_can_be_cancelled() -> None:
     assert f"{title_of('wff')} is the most accurate of 1 mechanism" in session.text()
     session.press("Cancel")
     session.until(lambda: "cancelled" in session.text())
-    assert not next(b for b in session.app.button if b.key == "compare_start").disabled
+    assert not session.app.button(key="compare_start").disabled
     assert "the most accurate" not in session.text()
 
 
 def test_option_variant_is_offered_until_workload_changes() -> None:
     session = open_small_workload(page="compare")
-    version = session.app.session_state["history"].version
+    version = session.version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     variant = "querysmasher (solver=fourier)"
     run_comparison(session, [variant, "wff"])
     session.set(**{mechanism_choice(session).key: "wff"}).go("preview").go("compare")
-    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    offered = session.app.multiselect(key="compare_chosen")
     assert title_of(variant) in offered.options
     assert offered.value == [variant, "wff"]
     _, choices = session.app.session_state["compare_with_options"]
     session.app.session_state["compare_with_options"] = ("digest of another workload", choices)
     session.go("compare")
-    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    offered = session.app.multiselect(key="compare_chosen")
     assert title_of(variant) not in offered.options
     assert offered.value == ["wff"]
 
@@ -188,7 +191,7 @@ def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
     )
 
 
-def workers() -> list[int]:
+def worker_pids() -> list[int]:
     """Return the process ids of running workers of this process."""
     pids = []
     for one in psutil.Process().children():
@@ -223,7 +226,7 @@ class Toy(Mechanism):
 def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MECHANISMS", (*registry.MECHANISMS, Toy))
     session = open_small_workload(page="compare")
-    offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
+    offered = session.app.multiselect(key="compare_chosen")
     assert offered.options[-2:] == ["Toy", "Toy (large)"]
     run_comparison(session, ["wff", "toy (size=large)"])
     (reason,) = (
@@ -232,7 +235,7 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
     # Comparisons run in worker processes, which import the registry without the toy mechanism.
     assert "The mechanism 'toy' does not exist" in reason.replace("\\", "")
     session.set(**{mechanism_choice(session).key: "toy"})
-    version = session.app.session_state["history"].version
+    version = session.version
     session.set(fold_mechanism=True).set(**{f"option_size_{version}": "large"})
     assert session.studio.options == {"size": "large"}
 
@@ -245,8 +248,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
     assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy budget"] == "ε 1"
     session.go("preview")
     assert "pure epsilon 1" in session.text()
-    version = session.app.session_state["history"].version
-    session.set(**{"budget_pure epsilon_" + str(version): 0.5})
+    session.set(**{f"budget_pure epsilon_{session.version}": 0.5})
     session.go("compare")
     session.set(**{mechanism_choice(session).key: "laplace"})
     wait(session.go("preview"))
@@ -267,7 +269,7 @@ def test_pure_epsilon_budget_works_on_pages() -> None:
 def test_base_family_of_one_attribute_is_set() -> None:
     session = open_small_workload(page="compare")
     session.set(**{mechanism_choice(session).key: "residualplanner+"})
-    version = session.app.session_state["history"].version
+    version = session.version
     session.set(fold_mechanism=True).set(**{f"option_base_0_{version}": "range"})
     assert session.studio.options == {"base": {"age": "range"}}
     session.set(**{f"option_base_0_{version}": "as in the workload"})
@@ -284,15 +286,16 @@ def test_mechanism_accepts_each_of_its_choices() -> None:
         for option, values in mechanism.choices.items():
             assert option in mechanism.__dataclass_fields__
             for value in values:
-                instance = mechanism(**{option: {"x": value} if option == "base" else value})
-                assert instance.options()[option] in (value, {"x": value})
+                # the option `base` is one family per attribute
+                setting = {"x": value} if option == "base" else value
+                assert mechanism(**{option: setting}).options()[option] == setting
 
 
 def test_plan_for_largest_error_is_compared() -> None:
     session = run_comparison(open_small_workload(), MECHANISMS[:2])
     label = "querysmasher (objective=max)"
     assert label not in session.text()
-    key = f"option_objective_{session.app.session_state['history'].version}"
+    key = f"option_objective_{session.version}"
     session.set(fold_mechanism=True)
     session.set(**{key: "max"})
     session.until(lambda: "Done: the results are below" in session.text())
@@ -311,5 +314,5 @@ def test_code_without_comparison_includes_current_plan() -> None:
     session = open_small_workload().go("compare", compare_chosen=[])
     assert "objective" not in session.app.code[-1].value
     session.set(fold_mechanism=True)
-    session.set(**{f"option_objective_{session.app.session_state['history'].version}": "max"})
+    session.set(**{f"option_objective_{session.version}": "max"})
     assert "('querysmasher', {'objective': 'max'})" in session.app.code[-1].value

@@ -25,7 +25,7 @@ def open_options(workload: Workload = WORKLOAD, **fields: object) -> Session:
 
 
 def option_key(session: Session, name: str) -> str:
-    return f"option_{name}_{session.app.session_state['history'].version}"
+    return f"option_{name}_{session.version}"
 
 
 def test_mechanism_change_clears_its_options() -> None:

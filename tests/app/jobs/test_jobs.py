@@ -236,12 +236,12 @@ def raise_error(error: Exception) -> None:
 
 
 def test_unreadable_result_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[type] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
+    thread_errors: list[type] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: thread_errors.append(args.exc_type))
     job_queue.start("unreadable", unreadable)
     assert wait_for_end("unreadable").state == "died"
-    until(lambda: not processes() and seen)  # the reading thread ends after the job
-    assert seen == [ValueError]
+    until(lambda: not processes() and thread_errors)  # the reading thread ends after the job
+    assert thread_errors == [ValueError]
 
 
 def wait_for_gate(gate: str, *, progress: Callable) -> None:
@@ -253,9 +253,8 @@ def test_copies_of_records_are_removed_with_job() -> None:
     for function in (reads, killed, broken, deaf, endless):
         copy = private_tempdir.new_file("records")
         copy.write_text("a record")
-        job_queue.start(
-            "copies", function, *([str(copy)] if function is reads else []), copies=[copy]
-        )
+        arguments = [str(copy)] if function is reads else []
+        job_queue.start("copies", function, *arguments, copies=[copy])
         if function in (deaf, endless):  # a running job is not started twice
             twice = private_tempdir.new_file("records")
             job_queue.start("copies", function, copies=[twice])
@@ -313,19 +312,19 @@ def test_worker_plan_equals_local_plan() -> None:
 
 def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(private_tempdir, "folder", lambda: tmp_path)
-    for number in range(private_tempdir.MAX_CHECKPOINTS + 3):
+    n_jobs = private_tempdir.MAX_CHECKPOINTS + 3
+    for number in range(n_jobs):
         place = private_tempdir.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
     assert len(list((tmp_path / "reached").iterdir())) == private_tempdir.MAX_CHECKPOINTS
     assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
-    assert (
-        private_tempdir.checkpoint_folder(f"job {private_tempdir.MAX_CHECKPOINTS + 2}") / "state"
-    ).exists()
+    newest = f"job {n_jobs - 1}"
+    assert (private_tempdir.checkpoint_folder(newest) / "state").exists()
 
 
 @pytest.mark.parametrize(
-    ("fraction", "expected", "text"),
+    ("fraction", "expected_seconds", "text"),
     [
         (0.0, None, "30 s"),
         (0.0, 40.0, "30 s, about 10 s left"),
@@ -333,7 +332,9 @@ def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_pat
         (0.6, 5.6, "30 s, about 20 s left"),
     ],
 )
-def test_time_left_follows_progress(fraction: float, expected: float | None, text: str) -> None:
+def test_time_left_follows_progress(
+    fraction: float, expected_seconds: float | None, text: str
+) -> None:
     started = time.monotonic() - 30.0
     status = Status(state="running", spends=False, started=started, fraction=fraction)
-    assert status.time_text(expected) == text
+    assert status.time_text(expected_seconds) == text

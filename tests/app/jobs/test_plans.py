@@ -48,17 +48,20 @@ def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> 
 
 
 def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_users, workload = 60, demo_plan("survey", (1,)).workload
-    store = LruCache[Plan](n_users * plan_cache.plan_bytes(plan(workload, Budget(pcost=60))))
+    workload = demo_plan("survey", (1,)).workload
+    results = {f"pcost {pcost}": plan(workload, Budget(pcost=pcost)) for pcost in range(1, 61)}
+    largest_bytes = max(plan_cache.plan_bytes(result) for result in results.values())
+    store = LruCache[Plan](len(results) * largest_bytes)
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)
-    users = [str(number) for number in range(n_users)]
-    for user in users:
-        plan_cache.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
-    assert all(plan_cache.cached_plan(user) for user in users)
+    for key, result in results.items():
+        plan_cache.plan_of_key(key, lambda result=result: result)
+    assert all(plan_cache.cached_plan(key) for key in results)
     plan_cache.plan_of_key("large", lambda: demo_plan("survey", (1, 2)))
     assert plan_cache.cached_plan("large")
-    assert not plan_cache.cached_plan("0")
-    assert plan_cache.cached_plan("59")
+    # the large plan has displaced the oldest plan, but not the newest
+    oldest, *_, newest = results
+    assert not plan_cache.cached_plan(oldest)
+    assert plan_cache.cached_plan(newest)
     assert store.used <= store.limit
     assert 20 * plan_cache.plan_bytes(demo_plan("adult", (1, 2))) < plan_cache.CACHE_BYTES
 
@@ -74,16 +77,16 @@ def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) ->
         results.append(plans.quick_plan(owner))
         used.append(store.used)
     assert [plan_cache.cached_plan(owner.key) for owner in owners] == results
-    tables = len(results) * (
-        plan_cache.DISPLAY_BYTES + plan_cache.GROUP_BYTES * len(studio.required_workload.groups)
-    )
-    assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
-    assert max(b - a for a, b in pairwise(used)) < used[0] / 2
+    n_groups = len(studio.required_workload.groups)
+    table_bytes = plan_cache.DISPLAY_BYTES + plan_cache.GROUP_BYTES * n_groups
+    plan_bytes = size_in_bytes(results)
+    assert plan_bytes <= store.used <= plan_bytes + len(results) * table_bytes
+    assert max(after - before for before, after in pairwise(used)) < used[0] / 2
     # Plans at two budgets share everything but their noise.
-    assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(
-        results[0]
-    )
-    assert plan_cache.plan_of_key("same plan", lambda: results[0]) is results[0]
+    first, *others = results
+    largest_addition = max(size_in_bytes(other, first) for other in others)
+    assert largest_addition < 0.08 * size_in_bytes(first)
+    assert plan_cache.plan_of_key("same plan", lambda: first) is first
     assert store.used == used[-1]
 
 
@@ -107,7 +110,7 @@ def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.Monke
     monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     session = open_demo("survey", (1,)).set(budget_unit="pcost")
     monkeypatch.setattr(plans, "plan", None)
-    session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
+    session.set(**{f"budget_pcost_{session.version}": 4.0})
     assert session.metrics()["Typical error (counts)"] == format_number(
         plan(session.studio.required_workload, Budget(pcost=4.0)).rmse
     )
@@ -128,9 +131,7 @@ def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.Monkey
     wait(session.press("plan_now"))
     jobs = set(job_queue._JOBS)
     monkeypatch.setattr(plans, "plan", None)
-    session.set(budget_unit="pcost").set(
-        **{f"budget_pcost_{session.app.session_state['history'].version}": 4.0}
-    )
+    session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.version}": 4.0})
     result = plan(session.studio.required_workload, Budget(pcost=4.0))
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")} == set()
