@@ -143,7 +143,7 @@ def _finite(digits: str) -> float:
 
 
 def _refuse_constant(word: str) -> float:
-    raise ValueError(f"the JSON has {word}, which is not a number of JSON")
+    raise ValueError(f"the JSON has {word}, which JSON does not allow")
 
 
 @contextmanager
@@ -239,7 +239,8 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
         is_allowed = is_plain_name(name.removeprefix(f"{folder}/") if folder else name)
         if plain_names and not is_allowed:
             raise ValueError(
-                "a file in the archive is in another folder than expected, or has an invalid name"
+                f"the archive contains {name!r:.100}, which is in a wrong folder or has a name that"
+                " is not allowed"
             )
         # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name
@@ -364,7 +365,7 @@ def read_array(
     if kind.kind not in kinds or (shape is not None and stored_shape != shape):
         raise ValueError("the array has another type or shape than expected")
     if math.prod(stored_shape) * kind.itemsize != len(content) - file.tell():
-        raise ValueError("the array and its header have different numbers of values")
+        raise ValueError("the array has another size than its header states")
     flat = np.frombuffer(content, kind, offset=file.tell())
     return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(
         kind.newbyteorder("="), order="C"

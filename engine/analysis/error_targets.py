@@ -218,11 +218,10 @@ def budget_for_error(
         if math.isfinite(error_ratio):
             return error_ratio
         raise PlanError(
-            "No budget meets the targets: only"
-            f" {percent_rounded_down(distribution.within(math.inf))} of the queries can be"
-            " answered. All other queries have weight zero, and the measurements do not determine"
-            " them. Give the groups of these queries a positive weight, remove these groups, or"
-            " choose a smaller share."
+            "No budget meets the targets: the measurements determine only"
+            f" {percent_rounded_down(distribution.within(math.inf))} of the queries. The other"
+            " queries are in groups of weight 0. Give these groups a weight above 0, remove them,"
+            " or choose a smaller share."
         )
 
     n_groups = len(plan.workload.groups)
@@ -324,8 +323,8 @@ def smallest_budget(plan: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
     raise PlanError(
-        "No budget is enough, because rounding the answers to the noise grid alone exceeds the error"
-        " limits. Choose larger error limits, or a smaller max_records."
+        "No budget meets the error limits, because the error from rounding the answers to the noise"
+        " grid is already larger. Give larger error limits, or a smaller max_records."
     )
 
 
@@ -486,7 +485,8 @@ def fit_targets(
                 needed, available = shortest_text(min_budget.pcost), shortest_text(pcost)
             raise PlanError(
                 f"The locked targets alone need pcost {needed}, more than the budget of {available}."
-                " Unlock a target, increase a locked target, or solve for the budget."
+                " Unlock a target, increase a locked target, or solve without locks for the smallest"
+                " budget."
             )
         current = math.log(factor), excess
         lower, upper = (current, upper) if excess > 0.0 else (lower, current)

@@ -196,8 +196,8 @@ class NoiseScale:
             check_positive(name, getattr(self, name), error=PlanError)
         if self.publishable > self.doubtful:
             raise PlanError(
-                f"The limit publishable is {self.publishable:g}, above the limit doubtful of"
-                f" {self.doubtful:g}. Give a value of publishable that is at most doubtful."
+                f"The limit 'publishable' was {self.publishable:g}, above the limit 'doubtful' of"
+                f" {self.doubtful:g}. Give a limit 'publishable' of at most {self.doubtful:g}."
             )
 
     def quality(self, variation: float) -> str:

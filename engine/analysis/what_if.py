@@ -308,7 +308,7 @@ def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
         schema = replace(workload.schema, attributes=attributes)
     except SchemaError as error:
         raise NotApplicable(
-            f"The schema has rules or exact totals that the merged cells of {attribute} cannot"
+            f"The schema has rules or exact totals that the merged cells of '{attribute}' cannot"
             f" express: {error}"
         ) from None
     groups = [_coarsened_group(schema, group, attribute, factor) for group in workload.groups]
@@ -336,8 +336,8 @@ def _coarsened_group(schema: Schema, group: Group, attribute: str, factor: int) 
         if isinstance(part.family, Width):
             if part.family.width % factor:
                 raise NotApplicable(
-                    f"{subject} has windows of {part.family.width} cells, which is not a multiple"
-                    f" of {factor}. Change the width of the windows."
+                    f"{subject} has windows of {part.family.width} cells, but their width must be a"
+                    f" multiple of {factor} to merge cells. Change the width of the windows."
                 )
             windows[names[0]] = Width(part.family.width // factor)
         # Intervals and predicates are defined on any cells.

@@ -106,7 +106,10 @@ def workload_of(args: argparse.Namespace) -> Workload:
 def _workload_from_options(args: argparse.Namespace) -> Workload:
     if args.workload is None:
         if args.schema is None:
-            raise WorkloadError("No workload is given. Give --workload, or --schema for tables.")
+            raise WorkloadError(
+                "No workload is given. Give --workload, or give --schema to plan the tables of its"
+                " attributes."
+            )
         if args.whole_numbers:
             raise WorkloadError(
                 "--whole-numbers applies to SQL only. Give --workload with an SQL file, or leave"
@@ -499,8 +502,8 @@ def release_of(args: argparse.Namespace) -> Measurement:
     if key is None:
         if args.dataset is None:
             raise LedgerError(
-                "--ledger does not select one release. Give the --key of a release, or the"
-                " --dataset that has one release."
+                "--ledger alone does not select a release. Give the --key of the release, or give"
+                " --dataset if the dataset has only one release."
             )
         keys = [receipt.key for receipt in releases(ledger, args.dataset)]
         if len(keys) != 1:
@@ -664,9 +667,9 @@ def _options_by_mechanism(
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
-            f"Not every mechanism has the option {quote_public(unshared[0])}"
-            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for a mechanism that has it, as"
-            f" mechanism.{unshared[0]}=..., or give an option of all mechanisms:"
+            f"The option {quote_public(unshared[0])} is not an option of all mechanisms"
+            f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Give it for one mechanism, as"
+            f" MECHANISM.{unshared[0]}=VALUE, or give an option of all mechanisms:"
             f" {', '.join(_SHARED_OPTIONS)}."
         )
     return {mechanism: _parse_options(own) for mechanism, own in own_texts.items()}, shared

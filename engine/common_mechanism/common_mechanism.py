@@ -363,9 +363,8 @@ def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechani
     """
     if not mechanism.answers(part):
         raise PlanError(
-            "The output of the partial mechanism cannot be computed from the output of the full"
-            " mechanism, so no residual exists. Give a partial mechanism with more noise or fewer"
-            " queries."
+            "The output of 'part' cannot be computed from the output of 'mechanism', so there is no"
+            " residual. Give a 'part' with more noise or fewer queries."
         )
     return unchecked_residual(mechanism, part)
 
@@ -431,8 +430,8 @@ def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreatio
         or max(distances, default=0.0) > 1e-7
     ):
         raise PlanError(
-            "The privacy cost matrices of the parts do not sum to that of the mechanism. Give all"
-            " parts of the mechanism, each of them once."
+            "The privacy cost matrices of the parts do not sum to the privacy cost matrix of the"
+            " mechanism. Give every part of the mechanism once."
         )
     # The matrix L U computes the answers to B from the answers to the rows S of the standard form,
     # because B = L U S.
@@ -481,11 +480,12 @@ def _matrix(name: str, values: npt.ArrayLike) -> Array:
         raise PlanError(
             f"{name} is not a matrix of numbers. Give rows of numbers, all of the same length."
         ) from None
-    if matrix.ndim != 2 or matrix.shape[1] == 0 or not np.isfinite(matrix).all():
+    if matrix.ndim != 2 or matrix.shape[1] == 0:
         raise PlanError(
-            f"{name} has the shape {matrix.shape}, or entries that are not finite. Give a matrix of"
-            " finite numbers with at least one column."
+            f"{name} has the shape {matrix.shape}. Give a matrix with at least one column."
         )
+    if not np.isfinite(matrix).all():
+        raise PlanError(f"{name} has an entry that is not finite. Give finite numbers.")
     return matrix
 
 
@@ -575,10 +575,9 @@ def exact_split(
         ):
             return tuple((float(look_cost), float(x)) for x in residual_costs)
     raise PlanError(
-        f"The first measurement costs {look!r}, and the options cost {list(totals)}. No "
-        "floating-point costs of the second measurements give exactly these sums: an option costs nearly "
-        "the same as the first measurement, or the costs of the options differ too much. Give the "
-        "options more similar budgets, or remove the cheapest option."
+        f"The costs {list(totals)} of the options cannot be split into the cost {look!r} of the"
+        " first measurement and exact floating-point costs of the second measurements."
+        " Give the options more similar budgets, or remove the cheapest option."
     )
 
 

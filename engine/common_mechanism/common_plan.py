@@ -1389,9 +1389,9 @@ def _chain(options: Sequence[Plan], names: tuple[str, ...], min_stretch: float) 
         previous = _split_options((option, chain.look), (name, CLOSER_LOOK_NAME), min_stretch)
         if not previous.residuals[1].blocks:
             raise PlanError(
-                f"After the choice about '{name}', the next stage has nothing to measure, because"
-                f" an earlier stage measured the same already. Leave '{name}' out, or choose between"
-                " all options at once."
+                f"If '{name}' is not chosen, the next stage has nothing to measure, because the stage"
+                f" before it measures the same. Leave '{name}' out, or choose between all options at"
+                " once."
             )
         chain = replace(previous, following=chain)
     return chain

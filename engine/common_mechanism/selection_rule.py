@@ -321,9 +321,8 @@ class NestedPlanRule:
         )
         if look_result.plan.hash != self.common.look.hash:
             raise PlanError(
-                "This measurement was made with another plan than the first measurement of this"
-                " rule. Give the measurement that stepwise.look() returned for the options of this"
-                " rule."
+                "The measurement does not belong to the options of this rule. Give the measurement"
+                " that stepwise.look() returned for these options."
             )
         primary_answers = replace(look_result, plan=self._look_plan)
         return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
@@ -492,7 +491,8 @@ def workloads_by_level(
     hierarchies = schema[attribute].hierarchies
     if not hierarchies:
         raise WorkloadError(
-            f"The attribute '{attribute}' has no levels. Choose an attribute with a code list."
+            f"The attribute '{attribute}' has no hierarchy, so it has no levels. Choose an attribute"
+            " with a hierarchy, such as one with a code list."
         )
     groups = workload.groups or Workload(schema).add((attribute,)).groups
     if not any(attribute in group.attributes for group in groups):
@@ -503,8 +503,8 @@ def workloads_by_level(
     chosen_names = [name for name in level_names if levels is None or name in levels]
     if len(chosen_names) < 2:
         raise WorkloadError(
-            f"levels has fewer than two levels of '{attribute}'. Choose at least two of"
-            f" {', '.join(level_names)}."
+            f"The argument levels names fewer than two levels of '{attribute}'. Give at least two"
+            f" of {', '.join(level_names)}."
         )
     analyses = {}
     for level_name in chosen_names:

@@ -645,7 +645,7 @@ def decide(
                 if rule_option is None
                 else f"The rule chose {rule_option!r}, but the decision is {chosen_option!r}."
             )
-            + " Give the name of the person who decided."
+            + " Give the name of the person who decided (by)."
         )
     text = json.dumps(
         {
@@ -894,17 +894,19 @@ class _SecondStage:
         # Therefore this stage is charged at least the cost of a separate release.
         separate_cost = max(self.cost, self.residual.pcost)
         look_spend = book.find(self.key)
-        changed = changed_records(
-            book, look_spend.digest if look_spend else "", counts, self.steps.common
-        )
+        look_digest = look_spend.digest if look_spend else ""
+        changed = changed_records(book, look_digest, counts, self.steps.common)
         if changed and self.on_changed == "refuse":
-            raise OtherRecords(
-                changed,
-                f"The second measurement costs pcost {cost_text(self.cost)} only on the records of"
-                " the first measurement. Nothing was spent. Give the records of the first"
-                ' measurement, or use on_changed="charge",'
-                f" which spends pcost {cost_text(separate_cost)}.",
+            charge = f'on_changed="charge", which spends pcost {cost_text(separate_cost)}'
+            # no records avoid the charge if the look was measured on other records than the look
+            # before it
+            advice = (
+                f"Use {charge}"
+                if look_digest.startswith(OTHER_RECORDS_PREFIX)
+                else "Give the records of the first measurement, which spends pcost"
+                f" {cost_text(self.cost)}, or use {charge}"
             )
+            raise OtherRecords(changed, f"Nothing was spent. {advice}.")
         report_intake = report_separate_charges(self.intake, changed, separate_cost)
         records = fingerprint_of(book, dataset, counts, self.sets, report_intake)
         if not changed:
@@ -1132,7 +1134,7 @@ def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
         raise BudgetExceeded(
             f"Dataset {dataset!r} has pcost {remaining!r} left, but the stages of this release that"
             f" are not paid yet need at least {cost!r}. Nothing was spent. Plan the options with a"
-            f" budget of at most {remaining!r}."
+            f" budget of at most {remaining!r}, or increase the total by `budget change`."
         )
 
 

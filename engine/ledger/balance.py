@@ -63,7 +63,7 @@ class TotalDefinition:
         check_choice("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
         if not isinstance(self.delta, float) or not 0.0 < self.delta < 1.0:
             raise LedgerError(
-                f"delta of the total was {self.delta!r}. Give a number between 0 and 1."
+                f"The delta of the total was {self.delta!r}. Give a float above 0 and below 1."
             )
 
     @property
@@ -197,8 +197,8 @@ class TotalDefinition:
             return cls(**parse_json(text))
         except (ValueError, TypeError):
             raise LedgerError(
-                "The ledger has a total whose unit this version of the program does not support."
-                " Update the program."
+                "The definition of a total is damaged, or this version of the program does not"
+                " support it. Update the program, or restore the file from a copy."
             ) from None
 
 
@@ -330,8 +330,8 @@ class JointCharge:
         )
         if not is_valid:
             raise LedgerError(
-                "The joint charge of the releases does not have valid fields releases, spent,"
-                " definition and exact. Give it as it was published."
+                "The joint charge of the releases has a missing or invalid field; it needs exactly"
+                " 'releases', 'spent', 'definition' and 'exact'. Give it as it was published."
             )
         return cls(
             releases=fields["releases"],

@@ -325,11 +325,14 @@ def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> s
         if unicodedata.category(char)[0] == "C" or unicodedata.category(char) in ("Zl", "Zp")
     ]
     if forbidden or len(text) > most or text != text.strip() or not (text or empty):
-        problem = (
-            f"contains the character U+{ord(forbidden[0]):04X}"
-            if forbidden
-            else f"has {len(text)} characters, or starts or ends with a space"
-        )
+        if forbidden:
+            problem = f"contains the character U+{ord(forbidden[0]):04X}"
+        elif not text:
+            problem = "is empty"
+        elif len(text) > most:
+            problem = f"has {len(text):,} characters"
+        else:
+            problem = "starts or ends with a space"
         raise LedgerError(f"The {what} {problem}. {allowed}, without spaces at its ends.")
     return text
 
@@ -346,8 +349,8 @@ def hash_text(plan_hash: str) -> str:
     """
     if not isinstance(plan_hash, str) or not re.fullmatch(r"[A-Za-z0-9:_.-]{1,128}", plan_hash):
         raise LedgerError(
-            "The plan hash is not allowed. Give 1 to 128 characters, each a letter, a digit or one"
-            " of : _ . - ; the attribute hash of a plan has this form."
+            f"The plan hash was {plan_hash!r:.140}. Give 1 to 128 characters, each a letter, a"
+            " digit or one of : _ . - , such as the attribute 'hash' of a plan."
         )
     return plan_hash
 
@@ -673,8 +676,8 @@ class Ledger:
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError(
-                "The kind of a note is not allowed. Give a lower-case word of at most 40 letters,"
-                " such as decision."
+                f"The kind of the note was {kind!r:.60}. Give at most 40 lower-case letters and"
+                " hyphens, with a letter first, such as 'decision'."
             )
         text = normalize_line("note", text, most=MAX_NOTE_CHARS)
         key = normalize_line("key", key, most=MAX_KEY_CHARS, empty=True)
@@ -916,17 +919,17 @@ class Ledger:
                 result.write(content)
             except OSError as error:
                 raise LedgerError(
-                    f"The result of key {key!r} could not be saved: {error.strerror or error}. Its"
-                    " budget is spent. Free disk space, then repeat the same release of the same"
-                    " records, which spends nothing."
+                    f"The budget of key {key!r} is spent, but its result could not be saved:"
+                    f" {error.strerror or error}. Remove the cause, such as a full disk, then repeat"
+                    " the same release of the same records, which spends nothing."
                 ) from error
             try:
                 self._append_saved_row(result, receipt)
             except LedgerError as error:
                 if isinstance(error.__cause__, sqlite3.Error):
                     raise LedgerError(
-                        f"The result of key {key!r} may be missing in the ledger: {error} Its budget"
-                        " is spent. A repetition of the same release of the same records spends"
+                        f"The budget of key {key!r} is spent, but its result may be missing in the"
+                        f" ledger: {error} Repeat the same release of the same records, which spends"
                         " nothing."
                     ) from error
                 raise

@@ -207,8 +207,9 @@ def transaction(
     # which no program can open any more
     if write and _file_identity(path) != before:
         raise LedgerError(
-            f"The ledger {path} was deleted or replaced while a row was written, so this row is"
-            " lost; no noise may be drawn for a lost spend. Restore the ledger, then try again."
+            f"The ledger {path} was deleted or replaced while a row was written, so the row is"
+            " lost. Restore the ledger, then make the same call again. Draw no noise before the"
+            " spend is in the ledger."
         )
 
 

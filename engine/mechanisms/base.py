@@ -526,9 +526,10 @@ def check_no_alternation(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> 
     for sub, cost in zip(subs, costs, strict=True):
         if cost.alternates:
             raise NotApplicable(
-                f"The queries on {' x '.join(map(str, sub.sizes))} cells need one strategy on too"
-                " many cells for this objective. Choose the objective 'sum', merge cells of these"
-                " attributes, or remove a query family that is on these attributes jointly."
+                f"The queries on {' x '.join(map(str, sub.sizes))} cells need one dense strategy,"
+                " which is too large to compute for this objective. Choose the objective 'sum', merge"
+                " cells of these attributes, or remove a query family that is on these attributes"
+                " jointly."
             )
 
 

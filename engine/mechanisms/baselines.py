@@ -215,7 +215,9 @@ class Optimum(ExplicitMechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not is_number(self.gap) or not 0 < self.gap < 1:
-            raise PlanError(f"gap is {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
+            raise PlanError(
+                f"gap is {self.gap!r}. Give a number above 0 and below 1, such as 1e-5."
+            )
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         cells = check_dense(workload, used_attributes(workload), "The global optimum")

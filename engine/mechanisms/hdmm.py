@@ -269,9 +269,10 @@ def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
             closed.update(subsets(members))
         if len(members) > MAX_FULL_LATTICE_AXES or len(closed) > MAX_SETS:
             raise NotApplicable(
-                f"A group has more than {MAX_FULL_LATTICE_AXES} attributes, or all groups together"
-                f" have more than {MAX_SETS:,} different subsets of attributes. This is too many"
-                " for OPT_marginals. Use groups on fewer attributes, or choose 'querysmasher'."
+                "The groups have too many attributes for OPT_marginals, which allows at most"
+                f" {MAX_FULL_LATTICE_AXES} attributes per group and {MAX_SETS:,} different subsets of"
+                " attributes of all groups. Use groups on fewer attributes, or choose"
+                " 'querysmasher'."
             )
     return Lattice(sizes, sorted(closed, key=lambda s: (len(s), s)))
 

@@ -90,8 +90,9 @@ def _plan_document(text: str | bytes, max_memory: float) -> dict[str, Any]:
         or not isinstance(solved.get("duals"), list)
     ):
         raise PlanError(
-            f"The plan file lacks a field. It must have the fields {', '.join(needed)} and solved,"
-            " with the list duals in solved. Export the plan again."
+            "The plan file has a missing or invalid field. It must have the fields"
+            f" {', '.join(map(repr, needed))} and 'solved', and 'solved' must have a list 'duals'."
+            " Export the plan again."
         )
     return data
 
@@ -172,8 +173,8 @@ def _check_numbers(
     ]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
         raise PlanError(
-            "The centers, complements and matrices of the plan file must have numbers between -1e6"
-            " and 1e6, but do not. Export the plan again."
+            "The centers, complements or matrices of the plan file have a number that is not between"
+            " -1e6 and 1e6. Export the plan again."
         )
 
 

@@ -121,7 +121,7 @@ def test_plan_rule_with_bad_arguments_is_refused():
         with pytest.raises(PlanError, match=next(iter(option))):
             nested(**option)
     other_look = look_at(3, coarse_or_fine(ways(1), ways(2)))
-    with pytest.raises(PlanError, match="first measurement"):
+    with pytest.raises(PlanError, match="options of this rule"):
         nested().decide(other_look)
 
 

@@ -164,7 +164,7 @@ def test_failed_save_message_says_budget_is_spent(ledger, monkeypatch):
         patch.setattr("engine.ledger.ledger.append", fail)
         with pytest.raises(LedgerError) as raised:
             ledger.save_result(receipt=receipt, content=b"noisy")
-    assert "budget is spent" in str(raised.value)
+    assert "is spent, but its result may be missing" in str(raised.value)
     assert "spent nothing" not in str(raised.value)
     assert ledger.unfinished() == {receipt.key}
     assert ledger.save_result(receipt=receipt, content=b"noisy").read_bytes() == b"noisy"
