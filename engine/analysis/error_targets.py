@@ -220,8 +220,8 @@ def budget_for_error(
         raise PlanError(
             "No budget meets the targets: the measurements determine only"
             f" {percent_rounded_down(distribution.within(math.inf))} of the queries. The other"
-            " queries are in groups of weight 0. Give these groups a weight above 0, remove them,"
-            " or choose a smaller share."
+            " queries have weight zero. Give them a positive weight, remove their groups, or choose a"
+            " smaller share."
         )
 
     n_groups = len(plan.workload.groups)

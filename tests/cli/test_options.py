@@ -110,7 +110,7 @@ def test_compare_wrong_options_are_refused(folder: Path, capsys: Capture) -> Non
     command = ["compare", *REQUEST, "--pcost", "1", "--mechanisms", "wff", "querysmasher"]
     command += ["--json", "--options"]
     for option, words in (
-        ("centers=tuned", "mechanism.centers="),
+        ("centers=tuned", "MECHANISM.centers="),
         ("objectiv=max", "'objective'"),
         ("querysmashr.centers=tuned", "'querysmasher'"),
         ("wff.centers=tuned", "'wff' has no option centers"),
