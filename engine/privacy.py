@@ -369,8 +369,8 @@ class Budget:
             pcost = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0))
             shrink = shrink * 2
         raise BudgetError(
-            f"For epsilon {epsilon!r} with delta {delta!r} the pcost is too small for a double."
-            " Give a larger epsilon or delta."
+            f"For epsilon {epsilon!r} with delta {delta!r}, floating-point arithmetic rounds the"
+            " pcost to 0. Give a larger epsilon or delta."
         )
 
     @classmethod
@@ -709,8 +709,8 @@ def _square(epsilon: float) -> float:
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(
-            f"epsilon was {epsilon!r}, but its square is outside the range of doubles. Give a"
-            " number between 1e-150 and 1e150."
+            f"epsilon was {epsilon!r}, but its square is outside the range of floating-point"
+            " numbers. Give a number between 1e-150 and 1e150."
         )
     return value if Fraction(value) >= Fraction(epsilon) ** 2 else math.nextafter(value, math.inf)
 
@@ -721,12 +721,15 @@ def _at_most(exact: Fraction, name: str) -> float:
         value = float(exact)
     except OverflowError:
         raise BudgetError(
-            f"{name} is too large: its pcost exceeds the range of a double. Give a smaller number;"
-            " pcost must be below 1e308."
+            f"{name} is too large: its pcost exceeds the range of floating-point numbers. Give a"
+            " smaller number; pcost must be below 1e308."
         ) from None
     value = value if Fraction(value) <= exact else math.nextafter(value, -math.inf)
     if value == 0:
-        raise BudgetError(f"{name} is too small: its pcost is 0 as a double. Give a larger number.")
+        raise BudgetError(
+            f"{name} is so small that floating-point arithmetic rounds it, or the pcost computed"
+            " from it, to 0. Give a larger number."
+        )
     return value
 
 

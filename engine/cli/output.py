@@ -229,6 +229,7 @@ OPTIONS = {
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
     "other": "other",
+    "overwrite=True": "--overwrite",
     "rehearsal=False": "the command release",
     "rehearsal=True": "the command rehearse",
     "rows_per_person": "--rows-per-person {}",

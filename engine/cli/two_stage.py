@@ -131,7 +131,8 @@ def _look(args: argparse.Namespace) -> Reply:
     """Run ``look``: measure the common part of the plans and write its answers."""
     refuse_seed_option(args)
     form_of(args.out, name=None, forms=FORMATS)  # raises PlanError for another ending
-    check_target(args.out, keep=[*args.plans, *filter(None, (args.data, args.ledger))])
+    sources = [*args.plans, *filter(None, (args.data, args.ledger))]
+    check_target(args.out, keep=sources, overwrite=None)
     names = args.names or [path.stem for path in args.plans]
     common = common_plan_of(args, map(read_plan, args.plans), names)
     with option_names(OTHER_RECORDS_ADVICE):
@@ -185,7 +186,7 @@ def _finish(args: argparse.Namespace) -> Reply:
     """Run ``finish``: measure the remaining part of the chosen plan and write its answers."""
     refuse_seed_option(args)
     form_of(args.out, name=None, forms=FORMATS)  # raises PlanError for another ending
-    check_target(args.out, keep=[*filter(None, (args.data, args.ledger))])
+    check_target(args.out, keep=[*filter(None, (args.data, args.ledger))], overwrite=None)
     ledger = Ledger(args.ledger)
     with option_names(OTHER_RECORDS_ADVICE):
         measurement = stepwise.finish(

@@ -327,7 +327,8 @@ def _configure(name: str, options: dict[str, Any]) -> Mechanism:
         return cls(**options)
     except TypeError as error:
         raise PlanError(
-            f"An option of the mechanism '{name}' has a value of the wrong type: {error}."
+            f"An option of the mechanism '{name}' has a value of the wrong type ({error}). Correct"
+            " this value."
         ) from None
 
 
@@ -465,8 +466,8 @@ def _load(text: str | bytes, untrusted: bool) -> Plan:
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
             raise PlanError(
-                f"The center of '{name}' in the plan file must have one number per cell, with sum"
-                " 1, but does not. Export the plan again."
+                f"The plan file is damaged: the center of '{name}' is not a list of one number per"
+                " cell with sum 1. Export the plan again."
             )
     configured.check_invariants(workload)
     try:

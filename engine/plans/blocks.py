@@ -586,8 +586,8 @@ def calibrate(
         # The square of the noise and the inverse of the square must be finite.
         if not 1e-100 < noise < 1e100:
             raise PlanError(
-                f"The noise for {' x '.join(space) or 'the total'} would be {noise} counts; it must"
-                " be between 1e-100 and 1e100. Give a "
+                f"The standard deviation of the noise for {' x '.join(space) or 'the total'} would"
+                f" be {noise} counts, but must be between 1e-100 and 1e100. Give a "
                 + (
                     "smaller budget."
                     if noise < 1.0
@@ -636,9 +636,9 @@ def calibrate(
             return blocks
         noise_factor *= math.sqrt(cost / budget) * (1.0 + grid_ratio)
     raise PlanError(
-        f"No plan meets the budget of pcost {budget}, because rounding its answers to the grid of"
-        " the noise costs too much for this budget and number of records. Give a larger budget, a"
-        " smaller max_records or fewer queries."
+        f"No plan meets the budget of pcost {budget}: the noise is a multiple of a grid step, and"
+        f" rounding the answers of up to {max_records:,} records to this grid costs too much. Give"
+        " a larger budget, a smaller max_records or fewer queries."
     )
 
 

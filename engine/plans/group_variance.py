@@ -861,10 +861,11 @@ def linear_variances(
     for families in family_sets:
         shape = tuple(group_variance.counts[p] for p in families)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
+            advice = "" if query_weights is None else "leave out query_weights, "
             raise LimitExceeded(
                 f"This objective needs a table of {len(noises)} x {math.prod(shape):,} numbers "
                 f"for the queries of one group, but at most {MAX_ENTRIES:,} are allowed. "
-                "Use fewer queries, leave out query_weights, or choose the objective 'sum'."
+                f"Use fewer queries, {advice}or choose the objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
         for j, term in enumerate(group_variance.terms):

@@ -364,7 +364,7 @@ class Plan(FrozenValue):
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
                     f"The plan cannot answer some {group.family_text} queries on"
-                    f" {' x '.join(group.attributes) or 'nothing'} (group {i}), although their"
+                    f" {' x '.join(group.attributes) or 'no attribute'} (group {i}), although their"
                     " weight is positive. If other weights are much larger, choose weights that"
                     " differ less; otherwise choose another mechanism."
                 )

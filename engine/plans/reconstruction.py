@@ -51,8 +51,9 @@ def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     """Return the exception that a plan does not measure a query's component in ``space``."""
     counts = f"counts by {' x '.join(space)}" if space else "the total"
     return NotAnswerable(
-        f"The query on {' x '.join(attributes) or 'nothing'} depends on {counts}, which the plan does"
-        " not measure. Add this query, or the marginal on these attributes, to the workload."
+        f"The query on {' x '.join(attributes) or 'no attribute'} depends on {counts}, which the"
+        " plan does not measure. Add this query, or the marginal on these attributes, to the"
+        " workload."
     )
 
 
@@ -197,10 +198,11 @@ class SpaceAnswers:
         """
         for space in subsets(self.schema.ranked(attributes)):
             if not self._measures(space):
+                counts = f"the counts by {set_name(space)}" if space else "the total"
                 raise NotAnswerable(
                     f"The plan does not measure the complete table on {set_name(attributes)}: it"
-                    f" does not determine the counts by {set_name(space)}. Compute single queries "
-                    "with answer(), or add the marginal on these attributes to the workload."
+                    f" does not determine {counts}. Compute single queries with answer(), or add"
+                    " the marginal on these attributes to the workload."
                 )
         return self.partial_table(attributes)
 

@@ -635,9 +635,10 @@ class ExplicitPlan(Plan):
                 smallest_variance, chosen = variance, number
         if chosen < 0:
             raise NotAnswerable(
-                f"The plan does not measure the query on {' x '.join(attributes) or 'nothing'}."
-                " Only queries that a single measured table determines can be answered. Add the"
-                " query, or the marginal on these attributes, to the workload."
+                "The plan does not measure the query on"
+                f" {' x '.join(attributes) or 'no attribute'}. Only queries that a"
+                " single measured table determines can be answered. Add the query, or the marginal"
+                " on these attributes, to the workload."
             )
         return chosen
 
@@ -674,8 +675,8 @@ class ExplicitPlan(Plan):
         if chosen < 0:
             raise NotAnswerable(
                 "The plan does not measure the complete table on"
-                f" {' x '.join(attributes) or 'nothing'}. Compute single queries with answer(), or"
-                " add the marginal on these attributes to the workload."
+                f" {' x '.join(attributes) or 'no attribute'}. Compute single queries with answer(),"
+                " or add the marginal on these attributes to the workload."
             )
         return chosen
 

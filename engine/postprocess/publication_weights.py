@@ -332,7 +332,9 @@ def _reference_tables(
             ' with fit="shrunk" or "nonnegative".'
         )
     if not reference.total > 0.0:
-        raise PlanError("The reference has no records. Give a reference with records.")
+        raise PlanError(
+            "The published number of records of the reference is 0. Give a reference with records."
+        )
 
     def published_table(names: Space) -> Array | None:
         try:

@@ -411,7 +411,7 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
     """
     if plan.full_tables:
         tuned = plan.options.get("centers") == "tuned"
-        subject = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
+        subject = f"tuned plan of '{plan.mechanism}'" if tuned else f"mechanism '{plan.mechanism}'"
         advice = (
             "with centers='uniform', or with the accuracy limits of the option keep"
             if tuned

@@ -568,8 +568,9 @@ def _meet_margins(
     if cells.size > MAX_PROGRAM_CELLS:
         raise LimitExceeded(
             f"The table on {set_name(names)} has several exact totals (invariants) and"
-            f" {cells.size:,} possible cells. Synthetic records can have several exact totals only"
-            f" on at most {MAX_PROGRAM_CELLS:,} cells. Publish tables without integer=True."
+            f" {cells.size:,} possible cells, but integer counts with several exact totals are"
+            f" computed for at most {MAX_PROGRAM_CELLS:,} cells. Publish without integer=True and"
+            " without synthetic records, or merge cells of these attributes."
         )
     # For each margin: the matrix that sums the possible cells to the cells of the margin, and the
     # counts that are missing in these cells.

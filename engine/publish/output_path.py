@@ -68,7 +68,7 @@ def check_target(
     path: PathText,
     *,
     keep: Iterable[PathText] = (),
-    overwrite: bool = False,
+    overwrite: bool | None = False,
     is_replaceable: Callable[[Path], bool] | None = None,
 ) -> Path:
     """Return the absolute path of an output file, after a check that it may be written.
@@ -79,7 +79,8 @@ def check_target(
     ----------
     keep : input files, which must not be overwritten: records, plan and ledger.  Files that belong
         to a ledger are protected as well.
-    overwrite : whether an existing file may be replaced.
+    overwrite : whether an existing file may be replaced; None if the caller cannot replace files,
+        so that the message does not propose it.
     is_replaceable : function that returns whether an existing file may be replaced if ``overwrite``
         is True; by default only files that look like an output of this project.
 
@@ -121,14 +122,14 @@ def check_target(
     if target.is_symlink():
         raise PlanError(f"{requested} is a link. Give the file that it points to, or another name.")
     if not overwrite:
+        advice = "." if overwrite is None else ", or use overwrite=True."
         raise PlanError(
-            f"{requested} exists already and is not overwritten. Give another name, or allow"
-            " overwriting."
+            f"{requested} exists already and is not overwritten. Give another name{advice}"
         )
     if not (is_replaceable or _is_answers)(target):
         raise PlanError(
-            f"{requested} is not an earlier output of this kind, so it is not overwritten. Give"
-            " another name."
+            f"{requested} is not an earlier output of the same kind as the new file, so it is not"
+            " overwritten. Give another name."
         )
     return target
 

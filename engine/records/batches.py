@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from engine._format import near_matches, quote_public
+from engine._format import near_matches, pluralize, quote_public
 from engine.errors import DataError, EngineError, LimitExceeded
 from engine.records.encoding import Clock, is_scalar
 
@@ -141,15 +141,15 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
     name_counts = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in name_counts]
     if missing:
+        others = len(missing) - 1
         if quote or len(missing) < len(names):
-            suggestion = near_matches(missing[0], name_counts)
+            correction = f"; correct the name, or add the column{'s' if others else ''}"
+            advice = near_matches(missing[0], name_counts) or correction
         else:
-            suggestion = "; the first line must hold the column names"
-        missing_text = quote_public(missing[0]) + (
-            f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-        )
+            advice = "; the first line must hold the column names"
+        also_missing = f" and lack {pluralize(others, 'more required column')}" if others else ""
         raise DataError(
-            f"no column {missing_text} among the {len(available):,} columns of the records{suggestion}"
+            f"the records have no column {quote_public(missing[0])}{also_missing}{advice}"
         )
     for name in names:
         if name_counts[name] > 1:

@@ -152,9 +152,11 @@ def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
     if kinds == {"text"}:
         return pa.array(present, pa.large_string())
     if kinds != {"number"}:
-        raise DataError(
-            f"{column} contains both numbers and texts, or values that are neither; {_AS_TEXT}"
+        has_others = "" in kinds
+        fault = (
+            "values that are neither numbers nor texts" if has_others else "both numbers and texts"
         )
+        raise DataError(f"{column} contains {fault}; {_AS_TEXT}")
     digits = [None if value is None else _digits(value, column, limit) for value in present]
     return pa.array(
         [None if text is None else Decimal(text) for text in digits], pa.decimal256(_MAX_DIGITS, 0)
@@ -467,7 +469,7 @@ class PersonCap:
         # while rows are sorted, memory holds three copies of them
         if 3 * size > self.memory_limit:
             raise LimitExceeded(
-                f"Selecting {self.rows:,} rows per person needs about {3 * size:.3g} bytes of"
-                f" memory, but memory_limit is {self.memory_limit:.3g}. Raise memory_limit, or"
-                " allow fewer rows per person."
+                f"Selecting {self.rows:,} rows per person needs about {3 * size:,} bytes of"
+                f" memory, but memory_limit is {self.memory_limit:,.0f} bytes. Raise"
+                " memory_limit, or allow fewer rows per person."
             )

@@ -51,7 +51,7 @@ from typing import Any
 import numpy as np
 
 from engine._atomic_io import fresh_file
-from engine._format import pluralize, quote_public
+from engine._format import number, pluralize, quote_public
 from engine._untrusted import array_header, open_zip, parse_json, read_array, read_member
 from engine._validation import check_type
 from engine.errors import DataError, EngineError, LimitExceeded, SchemaError
@@ -263,9 +263,11 @@ class Counts(Mapping[Names, np.ndarray]):
             if array.size and (
                 array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size
             ):
+                fault = (
+                    "negative" if array.min() < 0 else "so large that the sum may exceed 64 bits"
+                )
                 raise DataError(
-                    f"the table on {set_text(names)} has a negative count, or a count so large that"
-                    " the sum may exceed 64 bits; correct the count"
+                    f"the table on {set_text(names)} has a count that is {fault}; correct the count"
                 )
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
                 raise DataError(
@@ -563,7 +565,7 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
         raise LimitExceeded(
-            f"the tables in {what} need {size:.3g} bytes, but at most {MAX_TABLE_BYTES:.3g} are"
+            f"the tables in {what} need {number(size)} bytes, but at most {MAX_TABLE_BYTES:,} are"
             " allowed; count fewer or smaller tables"
         )
     fields = {name: _checked_row_count(head[name]) for name in ROW_COUNT_FIELDS}

@@ -1470,8 +1470,8 @@ def _person_columns(column: Any, name: str) -> dict[str, Any]:
         raise NotComputableError
     if not kind.is_integer() and not kind.is_null():
         raise DataError(
-            f"the person column {name!r} has the type {kind}, but must contain integers or texts."
-            " Cast it to text in a view"
+            f"the person column {quote_public(name)} has the type {kind}, but must contain"
+            " integers or texts. Cast it to text in a view"
         )
     return {_PERSON: column, _KEY: column}
 
@@ -1652,6 +1652,8 @@ def named_table(name: str) -> Any:
         if sources:
             listed = ", ".join(map(quote_public, sources))
             suggestion = near_matches(name, sources) or f"; choose one of {listed}"
+        elif os.environ.get(SOURCES_VARIABLE, "").strip():
+            suggestion = f"; add a section for it to the file that {SOURCES_VARIABLE} names"
         else:
             suggestion = f"; set the environment variable {SOURCES_VARIABLE} to the path of a file of sources"
         raise DataError(

@@ -35,7 +35,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from engine._format import quote_public
+from engine._format import number, quote_public
 from engine._validation import check_choice, check_positive, check_type
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.progress import Progress, check_callback
@@ -430,10 +430,9 @@ def _checked_request(
     requested = checked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
-        shown_size = min(size, 10**300)  # a larger integer cannot be formatted as a float
         raise LimitExceeded(
-            f"{len(requested):,} tables need {shown_size:.3g} bytes of memory, but"
-            f" memory_limit is {memory_limit:.3g}; request fewer or smaller tables, or raise"
+            f"the requested tables need {number(size)} bytes of memory, but memory_limit is"
+            f" {memory_limit:,.0f} bytes; request fewer or smaller tables, or raise"
             " memory_limit"
         )
     return requested, person
@@ -770,7 +769,7 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
         if names and source is None:
             raise DataError(
                 f"the counts contain no table on the attributes {set_text(names)}; count the"
-                " records again"
+                " records again, with this table"
             )
     return replace(
         counts,

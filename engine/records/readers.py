@@ -713,14 +713,20 @@ def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
 
     def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
-            raise DataError("the generator must yield Arrow batches, all with the same columns")
+            raise DataError(
+                "the generator yields a part that is not an Arrow batch or table, or has other"
+                " columns than the first part; yield Arrow batches or tables with the same columns"
+            )
         yield from (
             part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
         )
 
     first = without_values(lambda: next(parts, None), "the generator")
     if not isinstance(first, (pa.RecordBatch, pa.Table)):
-        raise DataError(f"the records have the type {type(parts).__name__}; give {SOURCE_KINDS}")
+        raise DataError(
+            f"the records are an iterator of the type {type(parts).__name__}, which does not yield"
+            f" Arrow batches; give {SOURCE_KINDS}"
+        )
     schema = first.schema
     record_batches = (batch for part in chain([first], parts) for batch in batches_of(part))
     return pa.RecordBatchReader.from_batches(schema, guard_batches(record_batches, "the generator"))

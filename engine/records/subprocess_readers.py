@@ -276,7 +276,7 @@ def _attribute(meta: Any, name: str) -> Attribute:
     """Draft the attribute of a labelled column; raise SchemaError with the reason if impossible."""
     texts = _label_texts(meta, name)
     if not texts:
-        raise SchemaError("the column has no value labels")
+        raise SchemaError("the column has no value labels. Declare the attribute by hand")
     missing_values = [value for value in texts if _is_missing(meta, name, value)]
     present = [value for value in texts if value not in missing_values]
     # labelled values that are not codes of missing values such as 99
@@ -595,8 +595,8 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
             raise LimitExceeded(
-                f"the file {quote_public(path.name)} has more than {MOST_TEXT:,} characters. Remove"
-                " rows or columns that are not needed."
+                f"a sheet of {quote_public(path.name)} has more than {MOST_TEXT:,} characters."
+                " Remove rows or columns that are not needed."
             )
         if filled or empty_rows:
             width = max(width, filled)

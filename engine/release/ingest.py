@@ -423,8 +423,8 @@ def disagreements(counts: Counts, schema: Schema) -> str:
     names_text = ", ".join(set_name(names) if names else "all records" for names in differing)
     return names_text and (
         f"The counted records disagree with the exact totals on {names_text} that the schema"
-        " declares. Correct the records or the invariants, or declare none. This disagreement is"
-        " confidential, because it depends on the records."
+        " declares. Correct the records or the invariants, or declare no invariants. This"
+        " disagreement is confidential, because it depends on the records."
     )
 
 

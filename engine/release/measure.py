@@ -567,7 +567,8 @@ def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
         if "step" in header:
             raise LedgerError(
                 "This key is that of a step of a two-stage release, not of a one-step release. Read"
-                " the steps with stepwise.resume(ledger, key), or open Coarse or fine in the app."
+                " the steps with stepwise.resume(ledger, key), or open the page 'Coarse or fine' of"
+                " the app."
             )
         archive.head(format=FORMAT)
         if plan is None:

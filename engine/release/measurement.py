@@ -208,9 +208,11 @@ class Measurement(FrozenValue):
                 " number. Give one number per query."
             ) from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
+            is_finite = np.isfinite(weights).all()
+            fault = f"have the shape {weights.shape}" if is_finite else "are not all finite"
             raise PlanError(
-                f"The coefficients have shape {weights.shape} or are not finite. Give"
-                f" {len(queries)} finite numbers, one per query."
+                f"The coefficients {fault}. Give one finite number per query, {len(queries)} in"
+                " all."
             )
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         named_queries = [self.plan.check_query(query) for query in queries]
@@ -625,12 +627,21 @@ class Archive:
             type(header.get(name, "")) is str for name in HEAD_TEXTS
         ):
             raise ValueError("a field of the header is not a text")
-        if any(header.get(name) != value for name, value in expected.items()):
-            raise LedgerError(
-                f"The result file {self.path.name} belongs to another release. To continue"
-                " a two-stage release, give the key of its first measurement. Otherwise"
-                " restore the file from a copy."
-            )
+        differing = [name for name, value in expected.items() if header.get(name) != value]
+        if differing:
+            if "key" in differing:
+                fault = "belongs to another release. Restore the file from a copy."
+            elif "step" in expected:
+                fault = (
+                    "is not that of the expected step of a two-stage release. Give the key of the"
+                    " first measurement of a two-stage release."
+                )
+            else:
+                fault = (
+                    "is of another kind, or was written by another version of this program. Give a"
+                    " file that was saved for this purpose."
+                )
+            raise LedgerError(f"The result file {self.path.name} {fault}")
         return header
 
     def text(self, name: str) -> bytes:

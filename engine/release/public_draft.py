@@ -113,10 +113,11 @@ def _parse_table(block: str) -> pa.Table:
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
     header = [cell.strip() for cell in rows[0]]
     if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
+        has_duplicates = len(set(header)) < len(header)
+        fault = "two columns of the same name" if has_duplicates else "rows of different lengths"
         raise DataError(
-            f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of"
-            " different lengths, or two columns with one name; give a header with distinct names,"
-            " and one field per column in every row"
+            f"the public table that begins with {quote_public(block.splitlines()[0])} has {fault};"
+            " give a header with distinct names, and one field per column in every row"
         )
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
     return pa.table(
@@ -521,8 +522,8 @@ class _Summary:
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(
-                f"it contains numbers beyond {MAX_EXACT:,}. Add the attribute by hand with bins, or"
-                " write the numbers as text if they are codes"
+                f"it contains numbers beyond {MAX_EXACT:,}. Add the attribute by hand, with bins,"
+                " or with labels if the numbers are codes"
             )
         low, high = math.floor(self.low), math.ceil(self.high)
         if self.is_integer or high - low >= MIN_RANGE_WITH_INTEGER_EDGES:
@@ -550,7 +551,7 @@ class _Summary:
             )
         if len({text.strip() for text in labels}) < len(labels):
             raise SchemaError(
-                "some values differ only in leading or trailing blanks. Make them equal"
+                "some values differ only in leading or trailing blanks. Remove these blanks"
             )
         return Attribute.categorical(name, sorted(labels, key=self._sort_key))
 

@@ -860,13 +860,15 @@ def sequence(values: Any, what: str, wanted: str) -> list[Any]:
     max_entries = MAX_CELLS + 1  # bins have one more edge than cells
     entries = list(islice(values, max_entries + 1))
     if len(entries) > max_entries:
-        raise SchemaError(f"{what}: more than {max_entries:,} entries; use a coarser domain")
+        raise SchemaError(
+            f"there are more than {max_entries:,} entries in {what}; give fewer entries"
+        )
     return entries
 
 
 def _number(value: Any, what: str) -> float:
     if type(value) is not int and (not isinstance(value, Real) or isinstance(value, bool)):
-        raise SchemaError(f"{what}: an entry has the type {type(value).__name__}; give numbers")
+        raise SchemaError(f"{what}: a value has the type {type(value).__name__}; give a number")
     try:
         # Adding 0.0 turns -0.0 into 0.0.
         return float(value) + 0.0

@@ -198,9 +198,14 @@ def _check_union(
     ``spaces`` are the residual spaces and unions that are measured separately.
     """
     if workload.schema.ranked(set(attributes)) != attributes or attributes in spaces or not union:
+        if not union:
+            fault = "has no residual space"
+        elif attributes in spaces:
+            fault = "does not contain the residual space on all its attributes"
+        else:
+            fault = "does not list its attributes in the order of the schema"
         raise ValueError(
-            f"The union on {', '.join(attributes)} is empty, is not in schema order, or leaves"
-            " out the residual space on all its attributes. Use the unions that `choose_unions`"
+            f"The union on {', '.join(attributes)} {fault}. Use the unions that `choose_unions`"
             " returns for this workload."
         )
     if not math.isfinite(step_multiplications(workload, attributes, union, memory_limit)):

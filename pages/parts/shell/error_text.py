@@ -39,6 +39,7 @@ LABELS = {
     "on_refused=drop": "a smaller file",
     "on_refused": "the treatment of refused rows",
     "other": "“other”",
+    "overwrite=True": "the field that confirms the replacement",
     "rehearsal=False": "the step “4. Confirm”",
     "rehearsal=True": "the step “1. Rehearse”",
     "rows_per_person": "“Maximum rows per person: {}”",
