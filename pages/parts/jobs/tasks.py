@@ -54,10 +54,7 @@ OTHER_LOOK = (
     " people. The stored first measurement is under 'Past measurements'."
 )
 CHARGE_LABEL = "The records have changed since the first measurement: charge this step separately"
-CHANGED_RECORDS = (
-    f"Nothing was spent. Choose the records of the first measurement, or tick “{CHARGE_LABEL}”, which shows the"
-    " cost."
-)
+CHARGE = f"“{CHARGE_LABEL}”, which shows the cost."
 
 
 def make_plan(
@@ -472,7 +469,10 @@ def finish(
         if "on_changed" not in error.remedy:
             raise
         # The remedy is replaced, because it states costs in pcost and names a Python argument.
-        raise OtherRecords(error.fact, CHANGED_RECORDS) from None
+        remedy = f"Tick {CHARGE}"
+        if "Give the records" in error.remedy:
+            remedy = f"Choose the records of the first measurement, or tick {CHARGE}"
+        raise OtherRecords(error.fact, f"Nothing was spent. {remedy}") from None
     return {
         "key": measurement.key,
         "rows": _rows(intakes[0], measurement.plan.schema) if intakes else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from demo_data.make_synthetic import synthetic
 from engine.cli.main import main
 from engine.common_mechanism import selection_rule as analyses
 from engine.common_mechanism import stepwise
+from engine.errors import OtherRecords
 from engine.ledger import Ledger
 from engine.ledger.balance import TotalDefinition
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema
 from pages.parts.coarse import candidates_form, ledger_state
-from pages.parts.jobs import job_queue
+from pages.parts.jobs import job_queue, tasks
 from pages.parts.jobs.status import Status
 from pages.parts.shell import budgets
 from tests.app.coarse.sessions import (
@@ -269,6 +271,27 @@ def test_remainder_of_other_records_is_refused_without_pcost(ledger: Ledger, rec
     )
     assert "pcost" not in error
     assert len(spent_pcosts(ledger)) == 1
+
+
+@pytest.mark.parametrize(
+    ("engine_remedy", "page_remedy"),
+    [
+        ('Give the records, or use on_changed="charge".', "Choose the records of the first"),
+        ('Use on_changed="charge".', "Tick “The records have changed"),
+    ],
+    ids=["same records are possible", "only charge is possible"],
+)
+def test_finish_names_only_possible_remedies(
+    monkeypatch: pytest.MonkeyPatch, engine_remedy: str, page_remedy: str
+) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise OtherRecords("The records differ.", engine_remedy)
+
+    monkeypatch.setattr(tasks, "open_source", nullcontext)
+    monkeypatch.setattr(tasks.stepwise, "finish", refuse)
+    with pytest.raises(OtherRecords) as caught:
+        tasks.finish("ledger.db", "key", "records", 1, {}, "refuse", progress=lambda *_: True)
+    assert caught.value.remedy.startswith(f"Nothing was spent. {page_remedy}")
 
 
 def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path) -> None:
