@@ -87,7 +87,7 @@ def fresh_file(
     except OSError as reason:
         raise error(
             f"The {what} cannot be written to {target}: {reason.strerror}. Give a file in an"
-            " existing folder in which you may write."
+            " existing folder with free space in which you may write."
         ) from None
 
 

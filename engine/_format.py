@@ -240,9 +240,9 @@ def format_number(value: float) -> str:
 
 
 def percent(share: float, decimals: int = 1) -> str:
-    """Return a share as a percentage, rounded to the nearest one; 0.05% becomes 0.1%.
+    """Return a share as a percentage, rounded half up to ``decimals`` decimals.
 
-    Shares of counts use this function, gaps to a lower bound `percent_rounded_up`.
+    For example, 0.05% becomes 0.1%.  Gaps to a lower bound use `percent_rounded_up` instead.
 
     >>> percent(53 / 2000), percent(0.125, 0)
     ('2.7%', '13%')

@@ -248,7 +248,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool, folder: str) -> 
             raise ValueError("two files in the archive have the same name")
         names.add(key)
         if member.flag_bits & 0x1:
-            raise ValueError("a file in the archive is encrypted")
+            raise ValueError("a file in the archive is encrypted; remove its password")
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError("a file in the archive is compressed by another method than deflate")
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG) or member.is_dir():

@@ -568,13 +568,13 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
         return estimate.seconds <= seconds and estimate.memory <= memory
 
     # Bisection needs forecasts that increase with every group.  Forecasts with tuned centers may
-    # decrease, so ``options`` omits tuning unless all groups fit without tuning.
+    # decrease, so tuned centers are omitted unless all groups fit without them.
     if fits(remaining):
         options = dict(request.options)
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # Bisection finds the smallest k for which the first k of the ``remaining`` groups exceed
-        # the limits.  The last of these k groups is removed.
+        # Bisection finds a k for which the first k of the ``remaining`` groups exceed the limits
+        # and the first k - 1 do not.  The last of these k groups is removed.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             if fits(remaining[:middle]):

@@ -1258,7 +1258,8 @@ def _exact_look(
                 raise LimitExceeded(
                     f"The tables on {set_name(space)} have an attribute of {MIN_WIDE_CELLS:,} cells"
                     " or more. A common part is computed only on attributes with fewer cells."
-                    " Choose tables without this attribute, or merge its cells."
+                    " Choose tables without such an attribute, or merge"
+                    " its cells."
                 )
         block, methods[space] = common_block(
             space_blocks, split.centers_of(space), split.complements.get(space)

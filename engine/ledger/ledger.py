@@ -577,8 +577,8 @@ class Ledger:
         ------
         LedgerError
             The ledger has a dataset whose name is equal or differs only in case, repeated spaces or
-            invisible characters; the name or the note is not allowed; or ``total`` cannot be
-            converted to the unit ``kind``.
+            invisible characters; the name, the note or ``kind`` is not allowed; or ``total`` is not
+            a `Budget` or cannot be converted to the unit ``kind``.
         """
         name = new_dataset_name(dataset)
         note = normalize_line("note", note, most=MAX_NOTE_CHARS, empty=True)
@@ -598,7 +598,8 @@ class Ledger:
                 if lookalike(existing) == lookalike(name):
                     raise LedgerError(
                         f"Dataset {existing!r} is in the ledger already and has a budget. Use"
-                        " this dataset, or give a name that differs in more than case and repeated spaces."
+                        " this dataset, or give a name that differs in more than case, repeated spaces and"
+                        " invisible characters."
                     )
             add(
                 kind="dataset",
@@ -947,7 +948,7 @@ class Ledger:
             if spend_row is None or spend_row.hash != receipt.hash:
                 raise LedgerError(
                     f"The receipt of key {key!r} is from another ledger. Save the result in the"
-                    " ledger in which it was spent."
+                    " ledger that issued the receipt."
                 )
             if saved_row and (saved_row.sha256, saved_row.size) != (result.sha256, result.size):
                 raise LedgerError(

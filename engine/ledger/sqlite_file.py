@@ -126,7 +126,7 @@ def create_file(path: Path) -> None:
     except OSError as error:
         raise LedgerError(
             f"The ledger {path} could not be created: {error.strerror}. Give a path in an existing"
-            " folder in which you may write."
+            " folder with free space in which you may write."
         ) from error
     with transaction(path, write=True, wait=5.0, new=True) as connection:
         for statement in _SCHEMA:

@@ -515,7 +515,7 @@ def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> flo
 
 
 def _same_rows(one: Block, other: Block) -> bool:
-    """Return whether two blocks have no weights and identical strategies on the same axes."""
+    """Return whether two blocks have identical strategies on the same axes, and no weights."""
     pairs = zip(one.factors, other.factors, strict=False)  # the lengths are compared below
     return (
         one.weights is other.weights is None

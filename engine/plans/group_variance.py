@@ -811,6 +811,8 @@ class LinearVariances:
                 products = np.ones((len(exponents), table.shape[1]))
                 for j in range(spaces):
                     products *= powers[exponents[:, j].astype(int), j]
+                # A query is a combination of one column per table, and its variance terms are products
+                # over the tables.  So the sum over queries is a product of one sum per table.
                 coefficients *= products @ weight
             self._expansions[power] = exponents, coefficients, units
         return self._expansions[power]

@@ -12,8 +12,9 @@ Every objective is a norm of the variances.  It is therefore the maximum of sum(
 weights u with dual norm 1.  Any weights u give a lower bound on the objective: the minimum over all
 plans of sum(u Var), divided by the dual norm of u.
 
-`Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  For the
-weights that attain the maximum, the minimum of sum(u Var) is also the minimum of the objective.
+`Emphasis` stores such weights u.  Every residual mechanism can minimize sum(u Var).  Some weights
+give a bound that equals the minimum of the objective; a plan that minimizes the objective then also
+minimizes sum(u Var).
 
 A group consists of parts.  A part is a query family on some attributes of the group.  A query of
 the group combines one query per part.  Weights are stored in one of two forms:
@@ -37,10 +38,11 @@ For query weights u, with a_j the derivative of sum(u Var) by s_j,
 
 so any weights give a lower bound, which certifies the gap of the allocation.
 
-For the largest variance, a primal-dual interior point method minimizes the cost subject to
-Var / target <= 1 on a few queries.  Then the most violated query of every class of groups is added
-and the problem is solved again, until no constraint is violated.  For finite powers, L-BFGS
-minimizes log(norm times cost) as a function of log s, which is convex.
+The sum of variances has a closed form.  For other finite powers, L-BFGS minimizes log(norm times
+cost) as a function of log s, which is convex.  For the largest variance, a primal-dual interior
+point method minimizes the cost subject to Var / target <= 1 on a few queries.  Then every class of
+groups adds its most violated query, if it has one, and the problem is solved again.  This ends when
+the certified gap is small, no query is added, or after `MAX_ROUNDS` rounds.
 """
 
 from __future__ import annotations

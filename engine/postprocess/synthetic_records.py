@@ -307,7 +307,9 @@ class _Changes:
         # Entry (i, c) is the increase of the objective if one more record were added that is equal
         # to candidate i, except that its code in the column is c.
         costs = np.zeros((len(candidates), self.n_codes), np.float32)
-        weights_left = np.zeros(len(candidates))  # sum over tables of the weights of present cells
+        weights_left = np.zeros(
+            len(candidates)
+        )  # sum over tables of the weights of the candidates' cells
         for table, all_rows in zip(self.tables, self.rows, strict=True):
             rows = all_rows.take(candidates)
             costs += table.added.astype(np.float32).take(rows, axis=0)

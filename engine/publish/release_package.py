@@ -1,18 +1,22 @@
 """Release package: one zip that readers can use, verify and reproduce without the records.
 
-Files ----- answers.parquet, answers.csv   all answers with standard errors and intervals (CSV only
-up to a                                million answers) plan.json                      the plan:
-schema, workload, budget, mechanism and strategy measurements.json, .npz        the released
-integers with the equations that they measure, as JSON                                and as NumPy
-arrays certificate.json               charged budget, key, privacy guarantee of the release and,
-with a                                ledger, of all releases of the dataset up to this one, and the
-SHA-256                                of every other file except signature.json signature.json
-           the ledger's signature of certificate.json; only if there is a
-    ledger, and not in rehearsals report.html                    a readable report without external
-resources README.md                      description of the files and of the columns of answers
+Files
+-----
+answers.parquet, answers.csv   all answers with standard errors and intervals (CSV only up to a
+                               million answers)
+plan.json                      the plan: schema, workload, budget, mechanism and strategy
+measurements.json, .npz        the released integers with the equations that they measure, as JSON
+                               and as NumPy arrays; after a two-stage release, estimates
+certificate.json               charged budget, key, privacy guarantee of the release and, with a
+                               ledger, of all releases of the dataset up to this one, and the SHA-256
+                               of every other file except signature.json
+signature.json                 the ledger's signature of certificate.json; only if there is a
+                               ledger, and not in rehearsals
+report.html                    a readable report without external resources
+README.md                      description of the files and of the columns of answers
 check.py                       verifies the package; without this project, only its digests
-published/                     optional: a tables package (see `write_tables`) of this release,
-with                                the same plan and released integers
+published/                     optional: a tables package (see `write_tables`) of this release, with
+                               the same plan and released integers
 
 `engine.publish.package_files` describes the equations of measurements.json.
 """

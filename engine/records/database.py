@@ -1182,7 +1182,8 @@ def _count_tables(
     n_counted = 0
     batch_size = MAX_TABLES_PER_QUERY
     if is_quick and monitor is not None:
-        # the first query counts few tables, and its time determines the next batch size
+        # The first query counts few tables.  Progress is reported at regular intervals, so the number
+        # of reports during a query measures its time and determines the next batch size.
         batch_size = min(MAX_TABLES_OF_FIRST_QUERY, MAX_TABLES_PER_QUERY)
     while batch := sets[n_counted : n_counted + batch_size]:
         reports_before = monitor.n_reports if monitor is not None else 0

@@ -592,7 +592,8 @@ def as_source(data: Any) -> Any:
         )
     if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
         return _generated(data)
-    # the types that `read_batches` reads; a table of Ibis has the method to_pyarrow_batches
+    # types with an Arrow stream that `read_batches` reads directly; a table of Ibis has the method
+    # to_pyarrow_batches
     is_readable = (
         isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type()))
         or _is_pandas(data)

@@ -162,7 +162,7 @@ def draw(
     report_progress: Callable[[float, str], None],
     entropy: Entropy | None = None,
 ) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
-    """Yield pairs of a residual space and its noisy answers z = rint(B x / grid) + discrete noise.
+    """Yield the key of each block and its noisy answers z = rint(B x / grid) + discrete noise.
 
     The answers have shape (measurements,) and are in grid steps.  Each block is measured when the
     iteration reaches its pair, so that memory holds the answers of one block.

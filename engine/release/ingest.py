@@ -526,8 +526,8 @@ def check_records(
     Raises
     ------
     DataError
-        The data cannot be read, lack a column, or contain more rows per person than the budget
-        protects; see `count`.
+        The data cannot be read or lack a column, or nothing limits the rows per person to the
+        number that the budget protects; see `count`.
     LimitExceeded
         A table is too large.
     """

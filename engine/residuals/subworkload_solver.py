@@ -1012,8 +1012,9 @@ class SubworkloadSolver:
         def lower_bound(factor: Factor, centers: Sequence[Array | None]) -> float:
             """Return the lower bound of a search, and record the search.
 
-            Many subworkloads have the same terms.  Equal Grams are searched once, unless initial
-            weights or recorded results may make their searches different.
+            Many subworkloads have the same terms, so equal dense Grams are searched once.  If there
+            are initial weights or recorded results, each Gram is searched, because equal Grams may
+            then have different results.
             """
             # `_matrix_free_solution` searches equal Grams without a matrix once
             is_matrix_free = self._matrix_free_gram(factor, centers) is not None

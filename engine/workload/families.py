@@ -886,6 +886,11 @@ class Custom(Family):
             raise WorkloadError(
                 "Custom queries take either a matrix or predicates. Give exactly one of the two."
             )
+        if labels is not None and predicates is not None:
+            raise WorkloadError(
+                "Labels belong to a matrix of custom queries; predicates are their own labels. Omit"
+                " the labels."
+            )
         self.predicates: tuple[str, ...] | None = None
         self.matrix: Array | None = None
         self.labels: tuple[str, ...] | None = None

@@ -134,7 +134,7 @@ def write_csv(descriptions: Iterable[dict[str, Any]]) -> str:
         cells = [_cell(document.get(key)) for key in keys]
         if max(map(len, cells)) > MAX_CSV_FIELD:
             raise SchemaError(
-                f"attribute {quote_public(document['name'])} needs a CSV cell of more than"
+                f"the CSV row of {quote_public(document['name'])} needs a cell of more than"
                 f" {MAX_CSV_FIELD:,} characters; write the schema as JSON"
             )
         writer.writerow(cells)

@@ -198,7 +198,7 @@ def test_records_of_negative_total_are_empty():
     assert len(published.records(3)) == 3
 
 
-def test_records_with_invalid_request_are_refused():
+def test_invalid_or_cancelled_requests_for_records_raise():
     measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=200)
     with pytest.raises(PlanError, match="integer=True"):
         measurement.publish("none", integer=True)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.errors import WorkloadError
 from engine.workload import (
     Attribute,
     Circular,
@@ -217,6 +218,11 @@ def test_different_families_have_different_keys():
     assert len({f.key for f in families}) == len(families)
     assert Affine().key != Abs().key
     assert Custom(np.ones((2, 6))).key != Custom(np.ones((3, 4))).key
+
+
+def test_custom_labels_with_predicates_are_refused():
+    with pytest.raises(WorkloadError, match="Omit the labels"):
+        Custom(predicates=["a == 1"], labels=["one"])
 
 
 def test_custom_predicates_are_bound_to_attributes():

@@ -98,9 +98,10 @@ def choose_queries(
 ) -> Queries | None:
     """Draw fields for choosing which queries of a group a table shows; return these queries.
 
-    If there are several levels, the user chooses one or all.  The user can then search the areas of
-    a chosen level.  Without a chosen level, the user can search the queries of each attribute if the queries fill
-    several pages.  If the queries to show fill several pages, the user chooses a page.
+    If there are several levels, the user chooses one or all.  A chosen level with at least
+    `SEARCHED_AREAS` areas has a search field.  Without a chosen level, and if the queries fill
+    several pages, each query family with at least `SEARCHED_AREAS` queries has a search field.  If
+    the queries to show fill several pages, the user chooses a page.
 
     Parameters
     ----------

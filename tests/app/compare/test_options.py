@@ -92,7 +92,8 @@ def test_centers_field_shows_centers_of_plan_for_largest_error() -> None:
     session = open_options(options={})
     field = session.app.selectbox(key=option_key(session, "centers"))
     assert field.value == "tuned"
-    assert "centers" in field.help  # the line below the field has this word
+    # the help explains a word of the text below the field on the page
+    assert "centers" in field.help
     session.set(**{option_key(session, "objective"): "max"})
     assert session.app.selectbox(key=option_key(session, "centers")).value == "uniform"
     assert session.studio.options == {"objective": "max"}
