@@ -17,16 +17,21 @@ from tests.browser.screens import IS_CUT, MEASURE, PAGES, open_page
 
 WIDTH, HEIGHT = 1440, 900  # pixels
 MAX_HEADER = 140  # pixels of title and lead, from the top of the window
-# page -> largest number of words on the first screen, of all words, and of pixels
+# Largest sizes of a page: words on the first screen, all words, height in pixels, and widgets.
+START_LIMITS = {"first": 120, "all": 160, "height": HEIGHT}
+SCHEMA_LIMITS = {"first": 120, "all": 300, "height": 1800}
+RESULT_LIMITS = {"first": 150, "all": 350, "height": 1800}
 LIMITS = {
-    "start": (120, 160, HEIGHT),
-    "start, project": (120, 160, HEIGHT),
-    "schema, empty": (120, 300, 1800),
-    "schema": (120, 300, 1800),
-    "compare": (150, 350, 1800),
-    "coarse": (150, 350, 1800),
-    "release": (150, 350, 1800),
+    "start": START_LIMITS,
+    "start, project": START_LIMITS,
+    "schema, empty": SCHEMA_LIMITS,
+    "schema": SCHEMA_LIMITS,
+    "preview": {"widgets": 25},
+    "compare": RESULT_LIMITS,
+    "coarse": RESULT_LIMITS,
+    "release": RESULT_LIMITS,
 }
+MAX_COMPARE_WIDGETS = 30
 HEADER_BOTTOM = """() => {
   const title = document.querySelector("[data-testid=stMainBlockContainer] h1");
   return title.closest("[data-testid=stHorizontalBlock], [data-testid=stLayoutWrapper]")
@@ -56,21 +61,12 @@ def open_at(visit: Visit, name: str, width: int) -> None:
     open_page(visit, name)
 
 
-@pytest.mark.parametrize("name", list(LIMITS))
-def test_page_has_few_words_and_low_height(visit: Visit, name: str) -> None:
+@pytest.mark.parametrize("name", list(PAGES))
+def test_page_is_small_and_nothing_is_cut(visit: Visit, name: str) -> None:
     open_at(visit, name, WIDTH)
     sizes = visit.page.evaluate(MEASURE, HEIGHT)
-    assert all(
-        size <= limit
-        for size, limit in zip(
-            (sizes["first"], sizes["all"], sizes["height"]), LIMITS[name], strict=True
-        )
-    ), sizes
-
-
-@pytest.mark.parametrize("name", list(PAGES))
-def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
-    open_at(visit, name, WIDTH)
+    for size, limit in LIMITS.get(name, {}).items():
+        assert sizes[size] <= limit, size
     assert visit.page.evaluate(HEADER_BOTTOM) <= MAX_HEADER
     assert visit.page.evaluate(CUT_TABS) == []
     warnings = visit.page.evaluate(WARNINGS)
@@ -81,19 +77,18 @@ def test_page_header_is_low_and_nothing_is_cut(visit: Visit, name: str) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["wide"] == 0  # tables scroll, the page does not
 
 
-def test_schema_with_open_settings_is_low(visit: Visit) -> None:
+def test_schema_grid_is_complete_and_open_settings_are_low(visit: Visit) -> None:
     open_at(visit, "schema", WIDTH)
+    assert visit.page.get_by_test_id("stDataFrame").evaluate(IS_CUT) is False
     visit.unfold("Advanced: code list, impossible combinations, published totals, dictionary")
     visit.unfold("As Python")
-    _, _, max_height = LIMITS["schema"]
-    assert visit.page.evaluate(MEASURE, HEIGHT)["height"] <= max_height
+    height = visit.page.evaluate(MEASURE, HEIGHT)["height"]
+    assert height <= SCHEMA_LIMITS["height"]
 
 
-@pytest.mark.parametrize("width", [WIDTH, NARROW])
-def test_last_name_of_compared_mechanisms_is_visible(visit: Visit, width: int) -> None:
-    open_at(visit, "compare", width)
+def check_last_mechanism_is_visible(visit: Visit) -> None:
+    """Check that HDMM, the last name in the field of mechanisms, is inside the field."""
     field = visit.page.get_by_test_id("stMultiSelect").first
-    # HDMM is the last name in the field
     box, last = field.bounding_box(), field.get_by_text("HDMM", exact=True).bounding_box()
     assert box is not None
     assert last is not None
@@ -101,17 +96,17 @@ def test_last_name_of_compared_mechanisms_is_visible(visit: Visit, width: int) -
     assert last["y"] + last["height"] <= box["y"] + box["height"]
 
 
-def test_preview_and_strategies_have_few_widgets(visit: Visit) -> None:
-    open_at(visit, "preview", WIDTH)
-    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 25
+def test_compare_shows_all_mechanisms_and_few_widgets(visit: Visit) -> None:
     open_at(visit, "compare", WIDTH)
+    check_last_mechanism_is_visible(visit)
     visit.page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.settle()
-    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
+    check_last_mechanism_is_visible(visit)
+    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= MAX_COMPARE_WIDGETS
     visit.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Strategies")
     visit.expect_text("Bright: both cells are counted")
-    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= 30
+    assert visit.page.evaluate(MEASURE, HEIGHT)["widgets"] <= MAX_COMPARE_WIDGETS
 
 
 def test_published_tables_have_few_words(visit: Visit) -> None:
@@ -125,19 +120,17 @@ def test_published_tables_have_few_words(visit: Visit) -> None:
     assert visit.page.evaluate(MEASURE, HEIGHT)["first"] <= 150  # words in the window
 
 
-def test_schema_grid_shows_all_columns(visit: Visit) -> None:
-    open_at(visit, "schema", WIDTH)
-    assert visit.page.get_by_test_id("stDataFrame").evaluate(IS_CUT) is False
-
-
-@pytest.mark.parametrize("width", [WIDTH, NARROW])
-def test_formats_of_records_file_are_not_cut(visit: Visit, width: int) -> None:
-    open_at(visit, "release", width)
+def test_formats_of_records_file_are_not_cut(visit: Visit) -> None:
+    open_at(visit, "release", WIDTH)
     visit.press("Next: File")
-    formats = visit.page.get_by_test_id("stFileUploaderDropzoneInstructions").get_by_text("ARROW")
-    expect(formats).to_contain_text("ZST")
-    assert formats.evaluate("(text) => text.scrollWidth <= text.clientWidth + 1")
-    assert formats.evaluate("(text) => getComputedStyle(text).whiteSpace") == "normal"
+    for width in (WIDTH, NARROW):
+        visit.page.set_viewport_size({"width": width, "height": HEIGHT})
+        visit.settle()
+        instructions = visit.page.get_by_test_id("stFileUploaderDropzoneInstructions")
+        formats = instructions.get_by_text("ARROW")
+        expect(formats).to_contain_text("ZST")
+        assert formats.evaluate("(text) => text.scrollWidth <= text.clientWidth + 1")
+        assert formats.evaluate("(text) => getComputedStyle(text).whiteSpace") == "normal"
 
 
 @pytest.mark.parametrize(("width", "most"), [(1024, HEIGHT), (NARROW, 1200)])
