@@ -3,7 +3,7 @@
 
 Ordinary test runs use the newest versions within the bounds of pyproject.toml. This module creates
 an environment with exactly the lowest versions and runs the tests that depend most on other
-packages: golden files, settings, SQL, records, figures, a page. `--more` adds further tests, such
+packages: golden files, settings, SQL, records, figures, all pages. `--more` adds further tests, such
 as command line and published files (some minutes). `--newest` instead ignores all upper bounds, to
 find what a new version of a package breaks. `--interpreters` runs the tests, with the newest
 versions within the bounds, on each further version of Python that this machine has.
@@ -31,7 +31,7 @@ TESTS = (
     "tests/records/test_counts.py",
     "tests/records/test_hostile.py",
     "tests/figures",
-    "tests/app/workload",
+    "tests/app/test_pages.py",
     "tests/app/shell/test_address.py",
 )
 MORE_TOOLS = ("argcomplete", "hatch", "pyyaml")
@@ -43,7 +43,7 @@ MORE = (
     "tests/install",
     "tests/cli",
     "tests/analysis/test_compare.py",
-    "tests/app/test_pages.py",
+    "tests/app/workload",
     "tests/app/test_schema.py",
     "tests/app/preview/test_plan.py",
 )

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from engine._values import cached_on_value
 from engine.analysis.ad_hoc_queries import find_groups, table_names
@@ -301,6 +300,8 @@ def area_errors(plan: Plan, group: int, level: LevelQueries) -> pd.DataFrame:
     There is one row per area, the least accurate area first.  Columns: area (its index), label,
     RMSE and largest standard error over the queries on this area, in counts.
     """
+    import pandas as pd
+
     variances, areas = plan.group_variance(group), len(level.labels)
     other_axes = tuple(axis for axis in range(len(level.counts)) if axis != level.part)
     # The areas are evaluated in steps that limit the memory.
@@ -356,4 +357,6 @@ def read_runs(
 
     ``read`` is a function that returns the rows of the queries ``first:end`` of the group.
     """
+    import pandas as pd
+
     return pd.concat([read(*run) for run in runs or [(0, 0)]], ignore_index=True)

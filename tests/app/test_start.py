@@ -187,7 +187,7 @@ def test_plan_file_restores_workload_and_options() -> None:
         Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6
     )
     session = open_file("p.json", b'{"format": "plan/1"}')
-    assert "lacks" in session.errors()
+    assert "must have the fields 'mechanism'" in session.errors()
     session = wait(open_file("p.json", result.to_json()))
     assert session.studio.workload == result.workload
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)

@@ -155,7 +155,7 @@ def test_workload_file_missing_or_unfit_is_refused(folder: Path, capsys: Capture
         "SELECT sex, COUNT(*) FROM t WHERE sex = '\xe4'".encode("latin-1")
     )
     for args, words in (
-        ([], "--workload, or --schema"),
+        ([], "--workload|--schema"),
         (["--workload", "queries.sql"], "queries.sql|--schema"),
         (["--workload", "w.json", "--ways", "1"], "--ways|--workload"),
         (["--workload", "w.json", "--schema", "other.json"], "differs"),

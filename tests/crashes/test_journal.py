@@ -32,7 +32,7 @@ from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING
 
 measure_module = sys.modules["engine.release.measure"]
-noise_journal = sys.modules["engine.ledger.release_files"]
+release_files = sys.modules["engine.ledger.release_files"]
 FORK = multiprocessing.get_context("fork")
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
 RECORDS = synthetic(SCHEMA, 300, seed=5)
@@ -97,7 +97,7 @@ MOMENTS = {
     "drawn, not saved": Moment(measure_module, "estimate", False, True, True, False),
     "result named, not recorded": Moment(ledger_module.Draft, "rename_to", True, True, True, False),
     "saved, journal not removed": Moment(Ledger, "save_result", True, True, True, True),
-    "journal removed": Moment(noise_journal.Journal, "remove", True, True, False, True),
+    "journal removed": Moment(release_files.Journal, "remove", True, True, False, True),
 }
 
 
@@ -224,7 +224,7 @@ def test_spend_with_unreadable_journal_is_not_lost(release_plan: Plan, ledger: L
 
 
 def test_journal_that_cannot_be_opened_raises_ledger_error(ledger: Ledger) -> None:
-    path = noise_journal._journal_path(ledger.path, "key")
+    path = release_files._journal_path(ledger.path, "key")
     path.mkdir(parents=True)
     with (
         pytest.raises(LedgerError, match=path.name),
@@ -249,7 +249,7 @@ def test_sweep_without_file_locks_is_noop(
     run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
     (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # reserved space of the result
     monkeypatch.setattr("engine.ledger.release_files.fcntl", None)
-    monkeypatch.setattr(noise_journal, "HAS_FILE_LOCKS", False)
+    monkeypatch.setattr(release_files, "HAS_FILE_LOCKS", False)
     assert Ledger(ledger.path).status("survey").spent == release_plan.pcost
     assert stale.exists()
     draw, journals_during_draw = measure_module.draw, []
@@ -279,12 +279,12 @@ def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
     )
     samples = set()
     for seed, digest, name, row in combinations:
-        journal = noise_journal.Journal(seed=seed, digest=digest, path=tmp_path / name)
+        journal = release_files.Journal(seed=seed, digest=digest, path=tmp_path / name)
         read_bytes = journal.bits(row)
         samples.add(read_bytes(64))
     assert len(samples) == len(combinations)
     # the numbers of one row differ, too
-    journal = noise_journal.Journal(seed=bytes(32), digest="digest 1", path=tmp_path)
+    journal = release_files.Journal(seed=bytes(32), digest="digest 1", path=tmp_path)
     read_bytes = journal.bits("row 1")
     assert len({read_bytes(8) for _ in range(1000)}) == 1000
 
@@ -312,7 +312,7 @@ def test_journal_is_synced_to_disk_before_spend(
     release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = []
-    link, sync, spend = os.link, noise_journal.sync_folder, Ledger.spend
+    link, sync, spend = os.link, release_files.sync_folder, Ledger.spend
 
     def recorded_link(source: Path, target: Path) -> None:
         if Path(target).suffix == ".journal":
@@ -328,14 +328,15 @@ def test_journal_is_synced_to_disk_before_spend(
         return spend(self, **options)
 
     monkeypatch.setattr(os, "link", recorded_link)
-    monkeypatch.setattr(noise_journal, "sync_folder", recorded_sync)
+    monkeypatch.setattr(release_files, "sync_folder", recorded_sync)
     monkeypatch.setattr(Ledger, "spend", recorded_spend)
     run_release(release_plan, ledger)
-    assert order == ["link", "sync", "spend", "sync"]
+    reserved, saved, removed = ["sync", "sync"], ["sync"], ["sync"]
+    assert order == [*reserved, "link", "sync", "spend", *saved, *removed]
 
 
 def test_noise_bits_have_mean_one_half(tmp_path: Path) -> None:
-    read_bytes = noise_journal.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
+    read_bytes = release_files.Journal(seed=bytes(32), digest="a", path=tmp_path).bits("e")
     bits = np.unpackbits(np.frombuffer(read_bytes(1 << 16) + read_bytes(1 << 16), np.uint8))
     standard_error = 0.5 / np.sqrt(len(bits))
     # the seed is fixed, so the mean is deterministic
@@ -350,7 +351,7 @@ def test_leftover_journal_of_saved_release_draws_nothing(
 ) -> None:
     """After a kill between the save and the removal of the journal, no records are drawn again."""
     with monkeypatch.context() as killed_before_removal:
-        killed_before_removal.setattr(noise_journal.Journal, "remove", lambda self: None)
+        killed_before_removal.setattr(release_files.Journal, "remove", lambda self: None)
         first = run_release(release_plan, ledger)
     assert len(journals(ledger)) == 1
     draws = []

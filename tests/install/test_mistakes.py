@@ -153,14 +153,17 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a spreadsheet": (lambda: measure(P, "a.xlsx", rehearsal=True), "'a.xlsx'|.parquet"),
     "a file that is not there": (lambda: measure(P, "a.csv", rehearsal=True), "'a.csv'|path"),
     "lists for records": (lambda: measure(P, [[1, 2]], rehearsal=True), "list|DataFrame"),
-    "a column that is missing": (lambda: measure(P, D[["age"]], rehearsal=True), "'sex'|1 columns"),
+    "a column that is missing": (
+        lambda: measure(P, D[["age"]], rehearsal=True),
+        "'sex'|add the column",
+    ),
     "values outside the domain": (
         lambda: measure(P, D.assign(age=9), rehearsal=True),
         "4 of 4|on_refused='drop'",
     ),
     "a person column that is not there": (
         lambda: measure(P, D, rehearsal=True, person="pid"),
-        "'pid'|2 columns",
+        "'pid'|add the column",
     ),
     "a counted table": (
         lambda: measure(P, D.assign(n=2), rehearsal=True),

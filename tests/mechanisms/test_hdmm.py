@@ -408,9 +408,7 @@ def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyP
     assert 0.65 <= forecast(workload, "hdmm").seconds <= 2.6
 
 
-@pytest.mark.parametrize(
-    ("budget", "attributes"), [(Budget(pcost=1.0), 17), (Budget.pure(1.0), 6)]
-)
+@pytest.mark.parametrize(("budget", "attributes"), [(Budget(pcost=1.0), 17), (Budget.pure(1.0), 6)])
 def test_hdmm_uses_most_accurate_operator(budget: Budget, attributes: int) -> None:
     """With Gaussian noise on 10^17 cells it is OPT_marginals: rounding costs OPT_kron more."""
     schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(attributes)])
