@@ -710,8 +710,9 @@ class SymmetricProducts:
         # orthogonal complement.  ``outside`` is the number of attributes with the scalar.
         for outside in range(max(self.weights_by_size) + 1):
             summands = []
-            # Every product has the same family ``key`` on all its attributes.  If no attribute has
-            # the scalar, the products of all families are taken together (None).
+            # Every product has one family ``key`` on all its attributes.  If some attributes have the
+            # scalar, there is one summand per family, because t differs.  Otherwise there is one
+            # summand with the products of all families (key None).
             for key in families if outside else (None,):
                 t = families[key].t ** outside if key is not None else 1.0
                 if t > 0.0 and (remaining := self._remaining_weights(outside, key)):

@@ -382,9 +382,10 @@ def _deciders(
     rules: Sequence[NestedPlanRule | None],
     verdicts: Sequence[Decision],
 ) -> list[str]:
-    """Return sentences with the reasons for the decisions, and whether a person overruled the rule.
+    """Return sentences that state who or what made each decision, and why.
 
-    ``verdicts`` has one entry per rule that is not None.  If it is empty, no reasons are stated.
+    ``verdicts`` has one entry per rule that is not None.  If it is empty, only the reasons that
+    persons gave are stated.
     """
     sentences, by_rule = [], 0
     remaining = iter(verdicts)

@@ -178,7 +178,7 @@ def _data_html(table: pd.DataFrame) -> str:
 
 
 def _number_text(number: float) -> str:
-    """Return a number with four significant digits; a rounding error below 5e-11 gives "0".
+    """Return a number with at most four significant digits and ten decimals.
 
     >>> _number_text(-2.2e-16), _number_text(1234.56), _number_text(0.00012345)
     ('0', '1,235', '0.0001234')

@@ -716,8 +716,9 @@ def svd_bound(*grams: Array) -> float:
     """Return the singular value bound of a product workload, in counts^2 at privacy cost 1.
 
     No matrix mechanism with Gaussian noise has a smaller error.  The bound of a workload W is (sum
-    of the singular values of W)^2 / cells.  Cells with equal columns of W are merged first, which
-    can only raise the bound.  The bound of a product is the product of the bounds of its factors.
+    of the singular values of W)^2 / cells.  It is computed after cells with equal columns of W are
+    merged; it remains valid, and may be larger or smaller than without merging.  The bound of a
+    product is the product of the bounds of its factors.
 
     ``grams`` are the Gram matrices W^T W of the factors.
 

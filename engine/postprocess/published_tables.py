@@ -1,7 +1,7 @@
-"""Published tables: consistent, non-negative tables that are computed from a measurement.
+"""Published tables: consistent tables that are computed from a measurement.
 
-`publish` fits the tables and returns them as `Published`; `publish_forecast` predicts the memory
-and time of publishing.
+The tables are non-negative unless the option ``fit`` is "none".  `publish` fits them and returns
+them as `Published`; `publish_forecast` predicts the memory and time of publishing.
 """
 
 from __future__ import annotations

@@ -1057,7 +1057,7 @@ def _metadata(entries: TableEntries, fit: str) -> dict[str, object]:
                     "dc:description": description,
                 }
             )
-        title = set_name(group.attributes) or "all records"
+        title = set_name(group.attributes)
         tables.append(
             {"url": f"{name}.csv", "dc:title": title, "tableSchema": {"columns": column_entries}}
         )
@@ -1244,7 +1244,7 @@ class _WorkbookWriter:
             sheet.write_string(
                 row,
                 1,
-                (set_name(group.attributes) or "all records")[:MAX_CELL_CHARS],
+                set_name(group.attributes)[:MAX_CELL_CHARS],
                 self.indented,
             )
             sheet.write_string(row, 2, group.family_text[:MAX_CELL_CHARS], self.indented)
@@ -1380,7 +1380,7 @@ def _name(number: int) -> str:
 
 
 def _heading(number: int, group: Group, confidence: float) -> list[str]:
-    names = set_name(group.attributes) or "all records"
+    names = set_name(group.attributes)
     title = f"{_name(number)}: {names}" + (
         "" if is_cells(group) else f", {group.family_text} queries"
     )

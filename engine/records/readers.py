@@ -103,7 +103,7 @@ def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
 
 
 def _check_arrow_file(path: Path) -> None:
-    # an empty file cannot be mapped to memory, and has no batches
+    # an empty file has no batches to check; `_arrow_reader` raises its error
     if path.stat().st_size:
         with pa.memory_map(str(path)) as file:
             check_arrow(file, path.name)

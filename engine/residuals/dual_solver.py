@@ -690,13 +690,15 @@ class DualProblem:
         d = np.sum([block_d for _, _, block_d in solved], axis=0)
         strategy_rows, pinv, directions = [], [], []
         scale = math.sqrt(float(d.max()))  # rows divided by it have sensitivity 1
-        for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
+        # Per block, let H be the rows ``root`` and M = W diag(mass) W^T, with the eigenvectors U.
+        # The strategy rows are Q M^(-1/4) H / scale, so their Gram is proportional to
+        # X = H^T M^(-1/2) H.  The rotation Q makes the rows independent of the basis of H.
+        for root, ((roots_of_m, U), _, _) in zip(self.roots, solved, strict=True):
             squares = np.einsum("rc,rc->r", root, root)
             inverse = root.T / squares  # the rows of a root are orthogonal
-            quarter = np.sqrt(half)  # eigenvalues of M^(1/4)
+            quarter = np.sqrt(roots_of_m)  # eigenvalues of M^(1/4); ``roots_of_m`` of M^(1/2)
             unit_rows = root / np.sqrt(squares)[:, None]
-            # H is ``root``.  The strategy rows are M^(-1/4) H, so their Gram is X = H^T M^(-1/2) H.
-            # The symmetric root M^(-1/4) makes the rows a smooth function of the weights.
+            # the symmetric root M^(-1/4) makes the rows a smooth function of the weights
             rotation = canonical_rotation(unit_rows) @ U
             strategy_rows.append((rotation / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ rotation.T * scale)

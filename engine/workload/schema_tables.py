@@ -833,9 +833,9 @@ def _edges_example(text: str) -> str:
 
 
 def _labels_example(text: str) -> str:
-    """Return the words of a text, separated by |, as an example of labels for error messages.
+    """Return the first words of a text, separated by |, as an example of labels.
 
-    If the text has no two words that can be labels, the example is F | M.
+    If there are fewer than two words, or all are numbers or contain a colon, the example is F | M.
     """
     separator = next((mark for mark in ",;/\n" if mark in text), None)
     words = [word.strip() for word in text.split(separator) if word.strip()]

@@ -477,7 +477,7 @@ class SplitMemory:
         )
 
     def centers(self, watch: Listener) -> Split:
-        """Return the split with tuned centers; products of centers split the queries on pairs."""
+        """Return the split with tuned centers, or uniform ones if the workload is cyclic."""
         # Uniform centers are optimal for cyclic workloads.  These workloads are not looked up in
         # the cache, because the hash of up to 100,000 groups would take longer than planning.
         if cyclic(self.workload):
