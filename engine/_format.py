@@ -256,7 +256,8 @@ def percent(share: float, decimals: int = 1) -> str:
 def percent_rounded_up(share: float, decimals: int = 2) -> str:
     """Return a share as a percentage, rounded up and at least 0.
 
-    Gaps to a lower bound use this function, so that no text states less than the gap.
+    Gaps to a lower bound use this function, so that no text states less than the gap.  An excess
+    below 1e-9 of the last decimal is a rounding error and is ignored.  Infinity gives "unbounded".
 
     >>> percent_rounded_up(0.0312), percent_rounded_up(1.03 - 1), percent_rounded_up(0.001111)
     ('3.12%', '3.00%', '0.12%')

@@ -1050,11 +1050,12 @@ class TradeoffSearch:
     def _try_separate_weights(self, first: Candidate) -> None:
         """Improve the plan by `SeparateWeights`, until two consecutive steps gain little.
 
-        Separate weights are one weight per query; the factored weight of a query is a product of
-        vector entries.  Each step updates the separate weights by the variances of the last
-        candidate's strategies.  It then moves the factored weights: for every vector entry, the sum
-        of weight times variance over the queries with this entry approaches the same sum for
-        separate weights.  ``first`` is the first candidate.
+        Separate weights are one weight per query.  They are more general than factored weights,
+        where the weight of a query is a product of vector entries.  Each step first updates the
+        separate weights by the variances of the last candidate.  Then it changes every vector entry
+        such that its queries have nearly the same sum of weight times variance under both kinds of
+        weights.  Nothing is done if there are too many queries for separate weights.  ``first`` is
+        the first candidate.
         """
         self.tried_separate_weights, stalled_steps = True, 0
         if not SeparateWeights.fits(first.class_queries):
@@ -1088,8 +1089,10 @@ class TradeoffSearch:
             stalled_steps = 0 if has_gained else stalled_steps + 1
 
     def _free_ratio(self, x: Array, ratio: Array) -> Array:
-        """Set negative entries of ``ratio`` to 0 for weights at their lower limit; return the result."""
-        # a weight is at its limit if `_clip_range` undoes a small decrease
+        """Set negative entries of ``ratio`` to 0 if `_clip_range` undoes a decrease of the weight.
+
+        It undoes a decrease of a weight at its lower limit, and of the largest weight of a vector.
+        """
         return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
     def _clip_range(self, x: Array) -> Array:

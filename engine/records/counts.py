@@ -15,8 +15,8 @@ A .counts file transfers the counts of a part to another machine. It is a zip ar
     sets             attributes of each table, in the order of its axes: table i is tables/i.npy
     records          number of counted rows
     rows_refused     number of rows that do not fit the schema
-    rows_over_cap    number of rows beyond the maximum per person; the sum of these three numbers is
-                     the number of rows that were read
+    rows_over_cap    number of rows beyond the maximum per person; without a count column, the sum
+                     of these three numbers is the number of rows that were read
     refused          object: column -> object: reason -> number of refused rows
     people           number of persons; null without a person column
     cap              maximum number of rows per person; null without a person column
@@ -287,7 +287,10 @@ class Counts(Mapping[Names, np.ndarray]):
 
     @property
     def rows_in(self) -> int:
-        """Number of rows that were read: counted, refused, and beyond the maximum per person."""
+        """Sum of `records`, `rows_refused` and `rows_over_cap`.
+
+        Without a count column, it is the number of rows that were read.
+        """
         return self.records + self.rows_refused + self.rows_over_cap
 
     def __getitem__(self, names: Names) -> np.ndarray:

@@ -157,10 +157,11 @@ def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
 
 
 def _as_declared_type(value: Any, kind: Any) -> Any:
-    """Convert a value of SQLite to the declared type; return it unchanged if this is impossible.
+    """Convert a value of SQLite as its column declares; return any other value unchanged.
 
-    A number in a decimal column becomes a Decimal. If it has more decimal places than the column
-    declares, it is not rounded.
+    In columns of dates and times, a text with a day becomes a date. In columns of booleans,
+    integers and decimals, numbers are converted and texts are not. A number with more decimal
+    places than its decimal column declares is not rounded.
     """
     if kind.is_date() or kind.is_timestamp():
         period = read_period(value) if isinstance(value, str) else None
