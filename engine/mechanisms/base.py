@@ -49,8 +49,8 @@ from engine.residuals.decomposition import (
     wide_window_gram,
 )
 from engine.residuals.marginals import IdentityStrategy, identity_strategy
+from engine.residuals.search_cache import SolveCache, default_cache
 from engine.residuals.search_costs import Cost
-from engine.residuals.strategy_search import SolveCache, default_cache
 from engine.residuals.window_strategy import WindowWeights
 from engine.workload import Group, Part, Schema, Workload
 

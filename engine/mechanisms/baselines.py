@@ -38,8 +38,8 @@ from engine.plans.table_plan import Component, explicit_strategy
 from engine.residuals import Axes, DualProblem, Options, Space, Strategy
 from engine.residuals.decomposition import has_identity_gram
 from engine.residuals.marginals import identity_strategy
+from engine.residuals.search_cache import STRATEGY_TIME_RATIO
 from engine.residuals.strategy import joint_sensitivity
-from engine.residuals.strategy_search import STRATEGY_TIME_RATIO
 from engine.workload import Group, Part, Workload, subsets
 
 # Largest number of matrix entries (queries times cells) of one query family in a group.

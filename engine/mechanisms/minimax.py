@@ -73,8 +73,8 @@ from engine.residuals import DualProblem, Factor, Space, Split, basis, center, d
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose, merge_terms
 from engine.residuals.dual_solver import Solution
+from engine.residuals.search_cache import Search
 from engine.residuals.search_costs import PRODUCT_FLOPS, eigen_seconds
-from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 from engine.workload.families import Intervals

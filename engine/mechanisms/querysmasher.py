@@ -35,7 +35,7 @@ from engine.privacy import Budget
 from engine.residuals import Options, Space, Split
 from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose
-from engine.residuals.strategy_search import PROBLEMS
+from engine.residuals.search_cache import PROBLEMS
 from engine.residuals.subworkload_solver import MAX_TUNED_SEARCH_S, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.complements import can_tune

@@ -103,7 +103,7 @@ class AlternatingSearch:
     has_time : function of an expected time in seconds that returns whether it is within the time
         limit.  Otherwise the third bound is left out.
 
-    >>> from engine.residuals.strategy_search import Search
+    >>> from engine.residuals.search_cache import Search
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
     >>> solution = Search(factor=one, centers=(None,)).run(), lambda: np.array([0.5, 0.5])
     >>> gram = [(1.0, (((0,), one), ((1,), one)))]

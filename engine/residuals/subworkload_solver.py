@@ -62,6 +62,7 @@ from engine.residuals.level_solver import LevelGram
 from engine.residuals.level_strategy import level_solution, level_weights
 from engine.residuals.marginals import interval_solution
 from engine.residuals.operators import Operator
+from engine.residuals.search_cache import Hints, Search, SolveCache, most_similar
 from engine.residuals.search_costs import (
     ALTERNATING_SWEEPS,
     MAX_PRODUCT_BOUND_S,
@@ -75,7 +76,6 @@ from engine.residuals.search_costs import (
     matrix_free_cost,
     product_bound_seconds,
 )
-from engine.residuals.strategy_search import Hints, Search, SolveCache, most_similar
 from engine.residuals.window_solver import WindowGram, WindowSpace
 from engine.residuals.window_strategy import WindowWeights, window_solution
 

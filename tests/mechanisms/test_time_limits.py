@@ -25,8 +25,8 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, dual_solver
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
+from engine.residuals.search_cache import Search
 from engine.residuals.search_costs import MIN_SEARCH_S, Cost, alternating_cost
-from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Custom, Workload
@@ -257,13 +257,13 @@ def test_slow_setup_leaves_time_for_the_strategy(
 
     Steps of the search may take 1.2 s nevertheless.
     """
-    monkeypatch.setattr("engine.residuals.strategy_search._evaluation_seconds", lambda _: step)
+    monkeypatch.setattr("engine.residuals.search_cache._evaluation_seconds", lambda _: step)
     factor = Factor(sizes=(4,), matrix=np.diag([1.0, 2.0, 3.0]), low_rank=low_rank)
     search = Search(
         method="optimal", factor=factor, options=Options(deadline=12.0), centers=(None,)
     )
     clock = iter([0.0, 4.0])
-    monkeypatch.setattr("engine.residuals.strategy_search.planning_time", lambda: next(clock))
+    monkeypatch.setattr("engine.residuals.search_cache.planning_time", lambda: next(clock))
     deadlines: list[float] = []
 
     def maximise(_: object, options: Options, *args: object, **kwargs: object) -> None:

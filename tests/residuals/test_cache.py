@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import engine.residuals.strategy_search as solve_cache
+import engine.residuals.search_cache as solve_cache
 from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.release import measure
 from engine.residuals import DualProblem, Factor, Options
 from engine.residuals.decomposition import decompose
-from engine.residuals.strategy_search import (
+from engine.residuals.search_cache import (
     Search,
     SolveCache,
     default_cache,

@@ -15,7 +15,7 @@ from engine.residuals.interval_solver import (
     inverse_root_quadrature,
     solve,
 )
-from engine.residuals.strategy_search import Search
+from engine.residuals.search_cache import Search
 from engine.workload import Marginal, Range, Workload
 from engine.workload.families import Prefix
 from tests.shapes import numeric
@@ -345,7 +345,7 @@ def test_narrow_intervals_start_from_weights_without_matrices(monkeypatch, famil
     gaps = []
     expected = search.run(watch=gaps.append)
     assert len(gaps) > 1
-    monkeypatch.setattr("engine.residuals.strategy_search.MIN_LINEAR_CELLS", 2)
+    monkeypatch.setattr("engine.residuals.search_cache.MIN_LINEAR_CELLS", 2)
     gaps.clear()
     result = search.run(watch=gaps.append)
     assert not gaps  # the weights prove the gap, so there is no search with matrices

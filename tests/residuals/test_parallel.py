@@ -18,7 +18,7 @@ from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Factor, Options, subworkload_solver
-from engine.residuals.strategy_search import Search
+from engine.residuals.search_cache import Search
 from engine.residuals.subworkload_solver import Task, is_configured, search_all, workers_for
 from engine.workload import Workload
 from tests import shapes

@@ -14,7 +14,7 @@ from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor
 from engine.residuals.basis import basis
-from engine.residuals.strategy_search import Search
+from engine.residuals.search_cache import Search
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.families import Prefix
 
@@ -131,7 +131,7 @@ def test_search_with_symmetries_limits_threads_by_block_order(monkeypatch):
         orders.append(order)
         return contextlib.nullcontext()
 
-    monkeypatch.setattr("engine.residuals.strategy_search.threads_for", record_order)
+    monkeypatch.setattr("engine.residuals.search_cache.threads_for", record_order)
     n = 50
     gram = basis(n).T @ Prefix().gram((n,)) @ basis(n)
     search = Search(factor=Factor(sizes=(n,), matrix=gram), centers=(None,))

@@ -20,7 +20,7 @@ from engine.residuals import (
 )
 from engine.residuals.basis import FullDomain, basis
 from engine.residuals.operators import Chain
-from engine.residuals.strategy_search import SolveCache
+from engine.residuals.search_cache import SolveCache
 from engine.residuals.window_solver import (
     WindowGram,
     WindowSolution,

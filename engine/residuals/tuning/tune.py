@@ -63,8 +63,8 @@ from engine.residuals.decomposition import (
     Subworkload,
 )
 from engine.residuals.dual_solver import Options
+from engine.residuals.search_cache import SolveCache
 from engine.residuals.search_costs import eigen_seconds, step_seconds
-from engine.residuals.strategy_search import SolveCache
 from engine.residuals.tuning.center_objective import (
     FORECAST_EVALUATIONS,
     INTERVAL_SECONDS_PER_CELL,

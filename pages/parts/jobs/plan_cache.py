@@ -12,7 +12,7 @@ import streamlit as st
 
 from engine._values import cached_on_value, size_in_bytes
 from engine.plans import Plan
-from engine.residuals.strategy_search import LruCache
+from engine.residuals.search_cache import LruCache
 
 CACHE_BYTES = 64 * 2**20
 LARGE_PLAN_BYTES = 600 * 2**20  # a second cache, for plans that are larger than the first cache

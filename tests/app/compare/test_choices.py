@@ -20,7 +20,7 @@ from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.plans import Plan
 from engine.plans.plan import SolverState
 from engine.privacy import Budget
-from engine.residuals.strategy_search import LruCache
+from engine.residuals.search_cache import LruCache
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import job_queue, plan_cache, plans

@@ -17,7 +17,7 @@ from engine._values import size_in_bytes
 from engine.mechanisms import at_budget, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.residuals.strategy_search import LruCache
+from engine.residuals.search_cache import LruCache
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.jobs import job_queue, plan_cache, plans
 from pages.parts.shell import history

@@ -22,7 +22,7 @@ from engine.release.measure import load_measurement
 from engine.residuals import Complement, Factor, Split, SplitLift
 from engine.residuals.basis import coordinate_positions, residual_coefficients
 from engine.residuals.decomposition import decompose
-from engine.residuals.strategy_search import Search
+from engine.residuals.search_cache import Search
 from engine.residuals.tuning.unions import choose_unions, step_multiplications, unite
 from engine.workload import Custom, Workload
 from engine.workload.families import Random
