@@ -265,6 +265,7 @@ def test_remainder_of_other_records_is_refused_without_pcost(ledger: Ledger, rec
     run_finish(wait(session.run(session.app)))
     error = session.errors()
     assert "Next measurement:" in error
+    assert "Choose the records of the first measurement" in error
     assert (
         "tick “The records have changed since the first measurement: charge this step separately”"
         in error
